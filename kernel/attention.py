@@ -1,0 +1,148 @@
+"""The public call."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from kernel.blocks import BlockSizes, choose_blocks, round_up
+from kernel.checks import SegmentIds, check_call
+from kernel.differentiation import attend, attend_with_residuals
+from kernel.tile import Call
+
+
+def flash_attention(
+    q,
+    k,
+    v,
+    ab=None,
+    segment_ids: SegmentIds | None = None,
+    *,
+    causal: bool = False,
+    sm_scale: float = 1.0,
+    block_sizes: BlockSizes | None = None,
+    debug: bool = False,
+) -> jax.Array:
+    """softmax((q kᵀ + ab) · sm_scale) v over the keys that each query sees, on a TPU.
+
+    **The bias goes in before the scale**: `ab` is multiplied by `sm_scale` too. And `sm_scale` is 1
+    unless given: pass `head_dim ** -0.5` for the usual attention.
+
+    A query i sees a key j where their segment ids are equal, j <= i if `causal` (counted from the
+    first of each, also where the lengths differ), and ab[i, j] is not -inf. A query that sees no
+    key gets 0 and takes no part in any gradient. Nothing that stands at a hidden position changes a
+    visible row, except nan or inf in k or v, which are the caller's fault wherever they stand: a
+    matrix product makes nan of 0 times inf.
+
+    Differentiable once, in reverse, with respect to q, k, v and ab; gradients have the dtype of
+    their primal.
+
+    Args:
+      q: [batch, heads, q_len, head_dim], float32 or bfloat16.
+      k, v: [batch, heads, kv_len, head_dim], of q's dtype.
+      ab: bias, [batch, heads, q_len, kv_len], float32 or bfloat16 whatever q's dtype, or None.
+      segment_ids: a `SegmentIds` of q [batch, q_len] and kv [batch, kv_len], or None.
+      causal: whether a query sees no later key.
+      sm_scale: a real number, finite as float32; compiled into the kernel.
+      block_sizes: tile sizes, or None for sizes that fit any shape.
+      debug: have the compiler print what it makes of the kernels.
+
+    Returns:
+      [batch, heads, q_len, head_dim], of q's dtype.
+
+    Raises:
+      TypeError, ValueError, NotImplementedError: an argument breaks a rule; nothing was traced.
+    """
+    check_call(q, k, v, ab, segment_ids, causal, sm_scale, block_sizes, debug)
+    call = _settle(q, k, causal, sm_scale, block_sizes, debug)
+    return _attend(call, *_plain_arrays(q, k, v, ab, segment_ids))
+
+
+def attention_residuals(
+    q,
+    k,
+    v,
+    ab=None,
+    segment_ids: SegmentIds | None = None,
+    *,
+    causal: bool = False,
+    sm_scale: float = 1.0,
+    block_sizes: BlockSizes | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What the forward kernel saves for the backward ones, for tests of the kernels.
+
+    Takes the arguments of `flash_attention`.
+
+    Returns:
+      (o, l, m): the output; the sum of exp(logit - m) and the largest logit of each row,
+      [batch, heads, q_len] float32. A row that sees no key has l = 0 and m = -inf.
+    """
+    check_call(q, k, v, ab, segment_ids, causal, sm_scale, block_sizes, False)
+    call = _settle(q, k, causal, sm_scale, block_sizes, False)
+    o, l, m = _attend_with_residuals(call, *_plain_arrays(q, k, v, ab, segment_ids))
+    return o, l[..., 0], m[..., 0]
+
+
+def _settle(q, k, causal, sm_scale, block_sizes, debug) -> Call:
+    """What is fixed about a call, with blocks in whole lanes."""
+    _, _, q_len, head_dim = q.shape
+    kv_len = k.shape[2]
+    if block_sizes is None:
+        blocks = choose_blocks(q_len, kv_len, head_dim, q.dtype.itemsize)
+    else:
+        blocks = block_sizes.padded_to_lanes()
+    return Call(
+        q_len=q_len,
+        kv_len=kv_len,
+        padded_kv_len=round_up(kv_len, blocks.block_k_major),
+        causal=bool(causal),
+        sm_scale=float(sm_scale),
+        blocks=blocks,
+        debug=bool(debug),
+    )
+
+
+def _plain_arrays(q, k, v, ab, segment_ids):
+    """The call's arrays as jax arrays, segment ids as int32 of the same pattern of equal ids."""
+    q, k, v = map(jnp.asarray, (q, k, v))
+    ab = None if ab is None else jnp.asarray(ab)
+    if segment_ids is None:
+        return q, k, v, ab, None, None
+    return q, k, v, ab, *(_as_int32(jnp.asarray(ids)) for ids in segment_ids)
+
+
+def _as_int32(ids: jax.Array) -> jax.Array:
+    if ids.dtype == jnp.uint32:
+        return lax.bitcast_convert_type(ids, jnp.int32)
+    return ids.astype(jnp.int32)
+
+
+def _with_padded_keys(attend_padded):
+    """Pads the keys of a call to whole blocks. The kernels mask the tail by its position."""
+
+    def padding(call: Call, q, k, v, ab, q_ids, kv_ids):
+        missing = call.padded_kv_len - call.kv_len
+
+        def pad(array, axis):
+            widths = [(0, missing if i == axis else 0) for i in range(array.ndim)]
+            return jnp.pad(array, widths) if missing else array
+
+        return attend_padded(
+            call,
+            q,
+            pad(k, 2),
+            pad(v, 2),
+            None if ab is None else pad(ab, 3),
+            None if q_ids is None else q_ids[:, :, None],
+            None if kv_ids is None else pad(kv_ids[:, None, :], 2),
+        )
+
+    return functools.partial(jax.jit, static_argnums=0)(padding)
+
+
+_attend = _with_padded_keys(attend)
+_attend_with_residuals = _with_padded_keys(attend_with_residuals)

@@ -1,0 +1,298 @@
+"""The backward kernels: dk and dv in one, dq and the bias gradient in the other.
+
+Both recompute a tile's weights from the saved maximum m and sum l, p = exp(s - m) / l, and from
+them, with dp = do vᵀ and di = sum(o · do) of each row,
+
+    ds = (dp - di) · p · sm_scale      dv = pᵀ do      dk = dsᵀ q      dq = ds k      dab = ds
+
+The first runs over queries for a block of keys, the second over keys for a block of queries, so
+that each sum is gathered in one place.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from kernel import tile
+from kernel.tile import HIDDEN, Call, matmul
+
+_SEMANTICS = ("parallel", "parallel", "parallel", "arbitrary")
+
+
+def backward_dkv(call: Call, q, k, v, ab, q_ids, kv_ids, l, m, do, di):
+    """Gradients of k and v.
+
+    Args:
+      call: what is fixed about the call; its blocks have all backward fields.
+      q, k, v, ab, q_ids, kv_ids, l, m: as `forward.forward` takes and returns them.
+      do: cotangent of the output, like q.
+      di: [batch, heads, q_len, 1] float32, the sum of o · do over head_dim.
+
+    Returns:
+      (dk, dv), like k and v.
+    """
+    batch, heads, q_len, head_dim = q.shape
+    blocks = call.blocks
+    block_q, block_k = blocks.block_q_major_dkv, blocks.block_k_major_dkv
+    query_blocks = pl.cdiv(q_len, block_q)
+
+    def query_block(key_index, query_index):
+        if call.causal:
+            # Steps without work come first; they ask for the first block that has some. Where no
+            # query sees these keys, that is the last block.
+            first = tile.first_query_block(key_index, block_q, block_k)
+            return lax.min(lax.max(query_index, first), np.int32(query_blocks - 1))
+        return query_index
+
+    query_spec = pl.BlockSpec(
+        (None, None, block_q, head_dim), lambda b, h, j, i: (b, h, query_block(j, i), 0)
+    )
+    column_spec = pl.BlockSpec(
+        (None, None, block_q, 1), lambda b, h, j, i: (b, h, query_block(j, i), 0)
+    )
+    key_spec = pl.BlockSpec((None, None, block_k, head_dim), lambda b, h, j, i: (b, h, j, 0))
+    ab_spec = pl.BlockSpec(
+        (None, None, block_q, block_k), lambda b, h, j, i: (b, h, query_block(j, i), j)
+    )
+    q_ids_spec = pl.BlockSpec((None, block_q, 1), lambda b, h, j, i: (b, query_block(j, i), 0))
+    kv_ids_spec = pl.BlockSpec((None, 1, block_k), lambda b, h, j, i: (b, 0, j))
+
+    return pl.pallas_call(
+        functools.partial(_dkv_kernel, call),
+        grid=(batch, heads, call.padded_kv_len // block_k, query_blocks),
+        in_specs=[
+            query_spec,
+            key_spec,
+            key_spec,
+            None if ab is None else ab_spec,
+            None if q_ids is None else q_ids_spec,
+            None if kv_ids is None else kv_ids_spec,
+            column_spec,
+            column_spec,
+            query_spec,
+            column_spec,
+        ],
+        out_specs=(key_spec, key_spec),
+        out_shape=(
+            jax.ShapeDtypeStruct(k.shape, k.dtype),
+            jax.ShapeDtypeStruct(v.shape, v.dtype),
+        ),
+        scratch_shapes=[pltpu.VMEM((block_k, head_dim), jnp.float32)] * 2,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=_SEMANTICS),
+        name=(
+            f"flash_attention_dkv_block_q_major_{block_q}_block_q_{blocks.block_q_dkv}"
+            f"_block_k_major_{block_k}_block_k_{blocks.block_k_dkv}"
+        ),
+        debug=call.debug,
+    )(q, k, v, ab, q_ids, kv_ids, l, m, do, di)
+
+
+def _dkv_kernel(
+    call,
+    q_ref,
+    k_ref,
+    v_ref,
+    ab_ref,
+    q_ids_ref,
+    kv_ids_ref,
+    l_ref,
+    m_ref,
+    do_ref,
+    di_ref,
+    dk_ref,
+    dv_ref,
+    dk_acc,
+    dv_acc,
+):
+    key_index, query_index = pl.program_id(2), pl.program_id(3)
+    block_q_major, block_k_major = q_ref.shape[0], k_ref.shape[0]
+    block_q, block_k = call.blocks.block_q_dkv, call.blocks.block_k_dkv
+
+    @pl.when(query_index == 0)
+    def start_keys():
+        dk_acc[...] = jnp.zeros(dk_acc.shape, jnp.float32)
+        dv_acc[...] = jnp.zeros(dv_acc.shape, jnp.float32)
+
+    def visit(query_start, key_start):
+        queries, keys = pl.ds(query_start, block_q), pl.ds(key_start, block_k)
+        first_query = query_index * block_q_major + query_start
+        s = tile.logits(
+            call,
+            q_ref[queries, :],
+            k_ref[keys, :],
+            None if ab_ref is None else ab_ref[queries, keys],
+            None if q_ids_ref is None else q_ids_ref[queries, :],
+            None if kv_ids_ref is None else kv_ids_ref[:, keys],
+            first_query=first_query,
+            first_key=key_index * block_k_major + key_start,
+        )
+        q, do = q_ref[queries, :], do_ref[queries, :]
+        if call.q_len % block_q_major:
+            # Beyond the last query a block holds anything; in a sum over queries it must be 0.
+            inside = tile.positions((block_q, 1), 0, first_query) < call.q_len
+            s = jnp.where(inside, s, HIDDEN)
+            q = jnp.where(inside, q, jnp.zeros_like(q))
+            do = jnp.where(inside, do, jnp.zeros_like(do))
+        p, ds = _weights_and_gradient(
+            call, s, l_ref[queries, :], m_ref[queries, :], do, v_ref[keys, :], di_ref[queries, :]
+        )
+        dv_acc[keys, :] += matmul(p.astype(do.dtype), do, (0, 0))
+        dk_acc[keys, :] += matmul(ds.astype(q.dtype), q, (0, 0))
+
+    def visit_queries():
+        for query_start in range(0, block_q_major, block_q):
+            for key_start in range(0, block_k_major, block_k):
+                visit(query_start, key_start)
+
+    if call.causal:
+        first = tile.first_query_block(key_index, block_q_major, block_k_major)
+        pl.when(query_index >= first)(visit_queries)
+    else:
+        visit_queries()
+
+    @pl.when(query_index == pl.num_programs(3) - 1)
+    def finish_keys():
+        dk_ref[...] = dk_acc[...].astype(dk_ref.dtype)
+        dv_ref[...] = dv_acc[...].astype(dv_ref.dtype)
+
+
+def backward_dq(call: Call, q, k, v, ab, q_ids, kv_ids, l, m, do, di):
+    """Gradients of q and, where there is a bias, of the bias.
+
+    Args: as for `backward_dkv`.
+
+    Returns:
+      (dq, dab), like q and ab; dab is None without a bias.
+    """
+    batch, heads, q_len, head_dim = q.shape
+    blocks = call.blocks
+    block_q, block_k = blocks.block_q_dq, blocks.block_k_major_dq
+
+    def key_block(query_index, key_index):
+        if call.causal:
+            return lax.min(key_index, tile.last_key_block(query_index, block_q, block_k))
+        return key_index
+
+    query_spec = pl.BlockSpec((None, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, 0))
+    column_spec = pl.BlockSpec((None, None, block_q, 1), lambda b, h, i, j: (b, h, i, 0))
+    key_spec = pl.BlockSpec(
+        (None, None, block_k, head_dim), lambda b, h, i, j: (b, h, key_block(i, j), 0)
+    )
+    ab_spec = pl.BlockSpec(
+        (None, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))
+    )
+    # The bias gradient has a tile for every step, those without work too: they write zeros.
+    dab_spec = pl.BlockSpec((None, None, block_q, block_k), lambda b, h, i, j: (b, h, i, j))
+    q_ids_spec = pl.BlockSpec((None, block_q, 1), lambda b, h, i, j: (b, i, 0))
+    kv_ids_spec = pl.BlockSpec((None, 1, block_k), lambda b, h, i, j: (b, 0, key_block(i, j)))
+
+    return pl.pallas_call(
+        functools.partial(_dq_kernel, call),
+        grid=(batch, heads, pl.cdiv(q_len, block_q), call.padded_kv_len // block_k),
+        in_specs=[
+            query_spec,
+            key_spec,
+            key_spec,
+            None if ab is None else ab_spec,
+            None if q_ids is None else q_ids_spec,
+            None if kv_ids is None else kv_ids_spec,
+            column_spec,
+            column_spec,
+            query_spec,
+            column_spec,
+        ],
+        out_specs=(query_spec, None if ab is None else dab_spec),
+        out_shape=(
+            jax.ShapeDtypeStruct(q.shape, q.dtype),
+            None if ab is None else jax.ShapeDtypeStruct(ab.shape, ab.dtype),
+        ),
+        scratch_shapes=[pltpu.VMEM((block_q, head_dim), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=_SEMANTICS),
+        name=(
+            f"flash_attention_dq_block_q_{block_q}"
+            f"_block_k_major_{block_k}_block_k_{blocks.block_k_dq}"
+        ),
+        debug=call.debug,
+    )(q, k, v, ab, q_ids, kv_ids, l, m, do, di)
+
+
+def _dq_kernel(
+    call,
+    q_ref,
+    k_ref,
+    v_ref,
+    ab_ref,
+    q_ids_ref,
+    kv_ids_ref,
+    l_ref,
+    m_ref,
+    do_ref,
+    di_ref,
+    dq_ref,
+    dab_ref,
+    dq_acc,
+):
+    query_index, key_index = pl.program_id(2), pl.program_id(3)
+    block_q, block_k_major = q_ref.shape[0], k_ref.shape[0]
+    block_k = call.blocks.block_k_dq
+
+    @pl.when(key_index == 0)
+    def start_queries():
+        dq_acc[...] = jnp.zeros(dq_acc.shape, jnp.float32)
+
+    def visit_keys():
+        for key_start in range(0, block_k_major, block_k):
+            keys = pl.ds(key_start, block_k)
+            s = tile.logits(
+                call,
+                q_ref[...],
+                k_ref[keys, :],
+                None if ab_ref is None else ab_ref[:, keys],
+                None if q_ids_ref is None else q_ids_ref[...],
+                None if kv_ids_ref is None else kv_ids_ref[:, keys],
+                first_query=query_index * block_q,
+                first_key=key_index * block_k_major + key_start,
+            )
+            _, ds = _weights_and_gradient(
+                call, s, l_ref[...], m_ref[...], do_ref[...], v_ref[keys, :], di_ref[...]
+            )
+            if dab_ref is not None:
+                dab_ref[:, keys] = ds.astype(dab_ref.dtype)
+            dq_acc[...] += matmul(ds.astype(k_ref.dtype), k_ref[keys, :], (1, 0))
+
+    if call.causal:
+        last = tile.last_key_block(query_index, block_q, block_k_major)
+        pl.when(key_index <= last)(visit_keys)
+        if dab_ref is not None:
+
+            @pl.when(key_index > last)
+            def hidden_block():
+                dab_ref[...] = jnp.zeros(dab_ref.shape, dab_ref.dtype)
+    else:
+        visit_keys()
+
+    @pl.when(key_index == pl.num_programs(3) - 1)
+    def finish_queries():
+        dq_ref[...] = dq_acc[...].astype(dq_ref.dtype)
+
+
+def _weights_and_gradient(call, s, l, m, do, v, di):
+    """(p, ds) of a tile from its logits, both exactly 0 where a key is hidden.
+
+    Both are selected: the sum l of a row that sees nothing is 0, and 0 times an overflowed dp is
+    NaN.
+    """
+    visible = s != HIDDEN
+    p = jnp.where(visible, jnp.exp(s - m) / l, 0.0)
+    dp = matmul(do, v, (1, 1))
+    ds = (dp - di) * p
+    if call.sm_scale != 1.0:
+        ds *= np.float32(call.sm_scale)
+    return p, jnp.where(visible, ds, 0.0)

@@ -1,0 +1,102 @@
+"""Derivative and batching rules of the kernels.
+
+`attend` is what a call becomes once its arguments are checked. Its derivative is a rule of its own;
+a mapped axis is folded into the batch, because a kernel's grid has no room for another axis. Each
+kernel also gets a rule that refuses to be differentiated, so that a second derivative is an error
+that says so and never a wrong number.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+
+from kernel.backward import backward_dkv, backward_dq
+from kernel.forward import forward
+from kernel.tile import Call
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend(call: Call, q, k, v, ab, q_ids, kv_ids) -> jax.Array:
+    """Attention with its derivative. Arguments as for `forward.forward`; returns o.
+
+    Raises:
+      ValueError: differentiated, and the blocks lack the backward fields.
+      NotImplementedError: differentiated twice.
+    """
+    (o,) = _kernel("forward", call)(q, k, v, ab, q_ids, kv_ids)
+    return o
+
+
+def attend_with_residuals(call: Call, q, k, v, ab, q_ids, kv_ids):
+    """(o, l, m), l and m as `forward.forward` returns them. Not differentiable."""
+    return _kernel("forward_with_residuals", call)(q, k, v, ab, q_ids, kv_ids)
+
+
+def _attend_forward(call, q, k, v, ab, q_ids, kv_ids):
+    missing = call.blocks.missing_backward_blocks
+    if missing:
+        raise ValueError(
+            f"block_sizes lacks {', '.join(missing)}, and the call is differentiated; "
+            "add them, or pass block_sizes=None"
+        )
+    o, l, m = attend_with_residuals(call, q, k, v, ab, q_ids, kv_ids)
+    return o, (q, k, v, ab, q_ids, kv_ids, o, l, m)
+
+
+def _attend_backward(call, residuals, do):
+    q, k, v, ab, q_ids, kv_ids, o, l, m = residuals
+    di = jnp.sum(o.astype(jnp.float32) * do.astype(jnp.float32), axis=-1, keepdims=True)
+    inputs = (q, k, v, ab, q_ids, kv_ids, l, m, do, di)
+    dk, dv = _kernel("dkv", call)(*inputs)
+    dq, dab = _kernel("dq", call)(*inputs)
+    return dq, dk, dv, dab, None, None
+
+
+attend.defvjp(_attend_forward, _attend_backward)
+
+_KERNELS = {
+    "forward": functools.partial(forward, save_residuals=False),
+    "forward_with_residuals": functools.partial(forward, save_residuals=True),
+    "dkv": backward_dkv,
+    "dq": backward_dq,
+}
+
+
+def _kernel(name: str, call: Call):
+    """One kernel with its batching rule and its refusal to be differentiated."""
+
+    kernel = jax.custom_vjp(_folding_mapped_axis(functools.partial(_KERNELS[name], call)))
+    kernel.defvjp(_refuse_second_derivative, _refuse_second_derivative)
+    return kernel
+
+
+def _folding_mapped_axis(kernel):
+    """`kernel` with the rule that a mapped axis becomes part of the batch."""
+
+    @custom_vmap
+    def folded(*arrays):
+        return kernel(*arrays)
+
+    @folded.def_vmap
+    def fold(axis_size, mapped, *arrays):
+        def into_batch(array, is_mapped):
+            if not is_mapped:
+                array = jnp.broadcast_to(array, (axis_size, *array.shape))
+            return array.reshape(-1, *array.shape[2:])
+
+        outputs = folded(*jax.tree.map(into_batch, arrays, tuple(mapped)))
+        unfolded = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), outputs)
+        return unfolded, jax.tree.map(lambda _: True, outputs)
+
+    return folded
+
+
+def _refuse_second_derivative(*_):
+    raise NotImplementedError(
+        "flash_attention has no second derivative; differentiate kernel.mha_reference instead, "
+        "or take the outer derivative numerically"
+    )

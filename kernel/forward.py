@@ -1,0 +1,179 @@
+"""The forward kernel: one pass over the keys, with a running maximum and a running sum.
+
+A row's weights are exp(s - m), m the largest logit seen so far. When a block of keys brings a
+larger one, what was gathered before is scaled by exp(m_before - m). Dividing by the sum of weights
+waits until the last block.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from kernel import tile
+from kernel.tile import HIDDEN, Call, matmul
+
+
+def forward(
+    call: Call, q, k, v, ab, q_ids, kv_ids, *, save_residuals: bool
+) -> tuple[jax.Array, ...]:
+    """Attention, and on request what the backward kernels need of it.
+
+    Args:
+      call: what is fixed about the call.
+      q: [batch, heads, q_len, head_dim].
+      k, v: [batch, heads, padded_kv_len, head_dim], finite in the padding.
+      ab: [batch, heads, q_len, padded_kv_len], or None.
+      q_ids: [batch, q_len, 1] int32, or None.
+      kv_ids: [batch, 1, padded_kv_len] int32, or None.
+      save_residuals: whether l and m are returned too.
+
+    Returns:
+      (o,) or (o, l, m): o like q; l the sum of weights and m the largest logit of each row,
+      [batch, heads, q_len, 1] float32. A row that sees no key has o = 0, l = 0 and m = -inf.
+    """
+    batch, heads, q_len, head_dim = q.shape
+    blocks = call.blocks
+    block_b, block_q, block_k = blocks.block_b, blocks.block_q, blocks.block_k_major
+    grid = (
+        pl.cdiv(batch, block_b),
+        heads,
+        pl.cdiv(q_len, block_q),
+        call.padded_kv_len // block_k,
+    )
+
+    def key_block(query_index, key_index):
+        if call.causal:
+            # A step without work asks for the block that is there already: nothing is copied.
+            return lax.min(key_index, tile.last_key_block(query_index, block_q, block_k))
+        return key_index
+
+    query_spec = pl.BlockSpec((block_b, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, 0))
+    column_spec = pl.BlockSpec((block_b, None, block_q, 1), lambda b, h, i, j: (b, h, i, 0))
+    key_spec = pl.BlockSpec(
+        (block_b, None, block_k, head_dim), lambda b, h, i, j: (b, h, key_block(i, j), 0)
+    )
+    ab_spec = pl.BlockSpec(
+        (block_b, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))
+    )
+    q_ids_spec = pl.BlockSpec((block_b, block_q, 1), lambda b, h, i, j: (b, i, 0))
+    kv_ids_spec = pl.BlockSpec((block_b, 1, block_k), lambda b, h, i, j: (b, 0, key_block(i, j)))
+
+    single_step = blocks.block_k == call.padded_kv_len
+    column = (block_b, block_q, 1)
+    scratch = [column, column, (block_b, block_q, head_dim)]
+    residual = jax.ShapeDtypeStruct((batch, heads, q_len, 1), jnp.float32)
+    residuals = 2 if save_residuals else 0
+    outputs, saved = pl.pallas_call(
+        functools.partial(_single_step if single_step else _multi_step, call),
+        grid=grid,
+        in_specs=[
+            query_spec,
+            key_spec,
+            key_spec,
+            None if ab is None else ab_spec,
+            None if q_ids is None else q_ids_spec,
+            None if kv_ids is None else kv_ids_spec,
+        ],
+        out_specs=((query_spec,), (column_spec,) * residuals),
+        out_shape=((jax.ShapeDtypeStruct(q.shape, q.dtype),), (residual,) * residuals),
+        scratch_shapes=[] if single_step else [pltpu.VMEM(s, jnp.float32) for s in scratch],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
+        ),
+        name=(
+            f"flash_attention_forward_block_b_{block_b}_block_q_{block_q}"
+            f"_block_k_major_{block_k}_block_k_{blocks.block_k}"
+        ),
+        debug=call.debug,
+    )(q, k, v, ab, q_ids, kv_ids)
+    return (*outputs, *saved)
+
+
+def _single_step(call, q_ref, k_ref, v_ref, ab_ref, q_ids_ref, kv_ids_ref, outs, residuals):
+    """All keys in one tile: no running statistics."""
+    for b in range(q_ref.shape[0]):
+        s = _logits(call, b, q_ref, k_ref, ab_ref, q_ids_ref, kv_ids_ref, 0)
+        m = jnp.max(s, axis=1, keepdims=True)
+        p = jnp.exp(s - _finite(m))
+        l = jnp.sum(p, axis=1, keepdims=True)
+        acc = matmul(p.astype(v_ref.dtype), v_ref[b], (1, 0))
+        _store(b, outs, residuals, m, l, acc)
+
+
+def _multi_step(
+    call, q_ref, k_ref, v_ref, ab_ref, q_ids_ref, kv_ids_ref, outs, residuals, m_ref, l_ref, acc_ref
+):
+    """One major block of keys a grid step; the statistics wait in scratch memory in between."""
+    query_index, key_index = pl.program_id(2), pl.program_id(3)
+    block_q, block_k_major = q_ref.shape[1], k_ref.shape[1]
+    block_k = call.blocks.block_k
+
+    @pl.when(key_index == 0)
+    def start_rows():
+        m_ref[...] = jnp.full(m_ref.shape, HIDDEN, jnp.float32)
+        l_ref[...] = jnp.zeros(l_ref.shape, jnp.float32)
+        acc_ref[...] = jnp.zeros(acc_ref.shape, jnp.float32)
+
+    def visit_keys():
+        for b in range(q_ref.shape[0]):
+            for start in range(0, block_k_major, block_k):
+                keys = pl.ds(start, block_k)
+                s = _logits(call, b, q_ref, k_ref, ab_ref, q_ids_ref, kv_ids_ref, start)
+                m_before = m_ref[b]
+                m = jnp.maximum(m_before, jnp.max(s, axis=1, keepdims=True))
+                p = jnp.exp(s - _finite(m))
+                rescale = jnp.exp(m_before - _finite(m))
+                m_ref[b] = m
+                l_ref[b] = rescale * l_ref[b] + jnp.sum(p, axis=1, keepdims=True)
+                acc_ref[b] = rescale * acc_ref[b] + matmul(
+                    p.astype(v_ref.dtype), v_ref[b, keys, :], (1, 0)
+                )
+
+    if call.causal:
+        last = tile.last_key_block(query_index, block_q, block_k_major)
+        pl.when(key_index <= last)(visit_keys)
+    else:
+        visit_keys()
+
+    @pl.when(key_index == pl.num_programs(3) - 1)
+    def finish_rows():
+        for b in range(q_ref.shape[0]):
+            _store(b, outs, residuals, m_ref[b], l_ref[b], acc_ref[b])
+
+
+def _logits(call, b, q_ref, k_ref, ab_ref, q_ids_ref, kv_ids_ref, start):
+    """Logits of one batch row against the minor block of keys that begins at `start`."""
+    _, block_q, _ = q_ref.shape
+    _, block_k_major, _ = k_ref.shape
+    keys = pl.ds(start, call.blocks.block_k)
+    return tile.logits(
+        call,
+        q_ref[b],
+        k_ref[b, keys, :],
+        None if ab_ref is None else ab_ref[b, :, keys],
+        None if q_ids_ref is None else q_ids_ref[b],
+        None if kv_ids_ref is None else kv_ids_ref[b, :, keys],
+        first_query=pl.program_id(2) * block_q,
+        first_key=pl.program_id(3) * block_k_major + start,
+    )
+
+
+def _finite(m):
+    """A row's maximum as something to subtract: a row that saw no key yet has the maximum -inf."""
+    return jnp.where(m == HIDDEN, 0.0, m)
+
+
+def _store(b, outs, residuals, m, l, acc):
+    """Divides by the sum of weights; a row without a visible key gets exact zeros."""
+    (o_ref,) = outs
+    o_ref[b] = jnp.where(l == 0.0, 0.0, acc / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)
+    if residuals:
+        l_ref, m_ref = residuals
+        l_ref[b] = l
+        m_ref[b] = m

@@ -1,0 +1,109 @@
+"""A tile of the logits, and which of its queries see which of its keys.
+
+The forward kernel and both backward kernels compute their logits here, so that they cannot disagree
+about a mask. Masks select: a hidden position gets the logit -inf whatever stands there, and every
+later step tells a hidden position by that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from kernel.blocks import BlockSizes
+
+HIDDEN = -np.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What is fixed about a call before it is traced.
+
+    Attributes:
+      q_len: how many queries there are; the last block of them may reach beyond.
+      kv_len: how many keys there are.
+      padded_kv_len: how many keys the kernels are given, whole blocks of them.
+      causal: a query sees no key that stands after it, both counted from their first.
+      sm_scale: what the logits are multiplied by, the bias included.
+      blocks: of all three kernels, key blocks in whole lanes.
+      debug: have the compiler print what it makes of the kernels.
+    """
+
+    q_len: int
+    kv_len: int
+    padded_kv_len: int
+    causal: bool
+    sm_scale: float
+    blocks: BlockSizes
+    debug: bool
+
+
+def matmul(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
+    """Product of two matrices over one axis of each, accumulated in float32.
+
+    bfloat16 products are exact whatever `jax.default_matmul_precision` says, and the compiler knows
+    no other for them; float32 operands follow it.
+    """
+    exact = a.dtype == jnp.bfloat16
+    return lax.dot_general(
+        a,
+        b,
+        (((contract[0],), (contract[1],)), ((), ())),
+        precision=lax.Precision.DEFAULT if exact else None,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def logits(call: Call, q, k, ab, q_ids, kv_ids, *, first_query, first_key) -> jax.Array:
+    """(q kᵀ + ab) · sm_scale where a query sees a key, -inf where it does not.
+
+    Args:
+      call: the call that the tile is a part of.
+      q: [queries, head_dim].
+      k: [keys, head_dim].
+      ab: [queries, keys], or None.
+      q_ids: [queries, 1] segment ids, or None.
+      kv_ids: [1, keys] segment ids, or None.
+      first_query, first_key: where in the sequences the tile begins.
+
+    Returns:
+      [queries, keys] float32.
+    """
+    s = matmul(q, k, (1, 1))
+    if ab is not None:
+        s += ab.astype(jnp.float32)
+    if call.sm_scale != 1.0:
+        s *= np.float32(call.sm_scale)
+
+    visible = []
+    if ab is not None:
+        # Before the scale: a scale of 0 or below would turn -inf into something else.
+        visible.append(ab.astype(jnp.float32) != HIDDEN)
+    if q_ids is not None:
+        visible.append(q_ids == kv_ids)
+    if call.causal:
+        visible.append(positions(s.shape, 1, first_key) <= positions(s.shape, 0, first_query))
+    if call.padded_kv_len != call.kv_len:
+        visible.append(positions(s.shape, 1, first_key) < call.kv_len)
+    for mask in visible:
+        s = jnp.where(mask, s, HIDDEN)
+    return s
+
+
+def positions(shape: tuple[int, int], axis: int, first) -> jax.Array:
+    """Where in its sequence each element of a tile stands along one axis. int32."""
+    return first + lax.broadcasted_iota(jnp.int32, shape, axis)
+
+
+def last_key_block(query_block, block_q: int, block_k: int):
+    """Under causal order, the last block of keys that a block of queries sees any of."""
+    return lax.div((query_block + 1) * block_q - 1, np.int32(block_k))
+
+
+def first_query_block(key_block, block_q: int, block_k: int):
+    """Under causal order, the first block of queries that sees any of a block of keys."""
+    return lax.div(key_block * block_k, np.int32(block_q))
