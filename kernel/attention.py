@@ -6,13 +6,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from kernel.blocks import BlockSizes, choose_blocks, round_up
 from kernel.checks import SegmentIds, check_call
 from kernel.differentiation import attend, attend_with_residuals
-from kernel.tile import Call
+from kernel.tile import Call, Inputs
 
 
 def flash_attention(
@@ -59,7 +58,7 @@ def flash_attention(
     """
     check_call(q, k, v, ab, segment_ids, causal, sm_scale, block_sizes, debug)
     call = _settle(q, k, causal, sm_scale, block_sizes, debug)
-    return _attend(call, *_plain_arrays(q, k, v, ab, segment_ids))
+    return _attend(call, q, k, v, ab, segment_ids)
 
 
 def attention_residuals(
@@ -83,7 +82,7 @@ def attention_residuals(
     """
     check_call(q, k, v, ab, segment_ids, causal, sm_scale, block_sizes, False)
     call = _settle(q, k, causal, sm_scale, block_sizes, False)
-    o, l, m = _attend_with_residuals(call, *_plain_arrays(q, k, v, ab, segment_ids))
+    o, l, m = _attend_with_residuals(call, q, k, v, ab, segment_ids)
     return o, l[..., 0], m[..., 0]
 
 
@@ -106,43 +105,36 @@ def _settle(q, k, causal, sm_scale, block_sizes, debug) -> Call:
     )
 
 
-def _plain_arrays(q, k, v, ab, segment_ids):
-    """The call's arrays as jax arrays, segment ids as int32 of the same pattern of equal ids."""
-    q, k, v = map(jnp.asarray, (q, k, v))
-    ab = None if ab is None else jnp.asarray(ab)
-    if segment_ids is None:
-        return q, k, v, ab, None, None
-    return q, k, v, ab, *(_as_int32(jnp.asarray(ids)) for ids in segment_ids)
+def _as_kernels_take_them(call: Call, q, k, v, ab, segment_ids) -> Inputs:
+    """The call's arrays with keys padded to whole blocks; the kernels mask the tail by position."""
+    missing = call.padded_kv_len - call.kv_len
+
+    def pad(array, axis):
+        widths = [(0, missing if i == axis else 0) for i in range(array.ndim)]
+        return jnp.pad(array, widths) if missing else array
+
+    return Inputs(
+        q=q,
+        k=pad(k, 2),
+        v=pad(v, 2),
+        ab=None if ab is None else pad(ab, 3),
+        q_ids=None if segment_ids is None else _as_int32(segment_ids.q)[:, :, None],
+        kv_ids=None if segment_ids is None else pad(_as_int32(segment_ids.kv)[:, None, :], 2),
+    )
 
 
 def _as_int32(ids: jax.Array) -> jax.Array:
+    """Segment ids as int32, equal exactly where they were."""
     if ids.dtype == jnp.uint32:
         return lax.bitcast_convert_type(ids, jnp.int32)
     return ids.astype(jnp.int32)
 
 
-def _with_padded_keys(attend_padded):
-    """Pads the keys of a call to whole blocks. The kernels mask the tail by its position."""
-
-    def padding(call: Call, q, k, v, ab, q_ids, kv_ids):
-        missing = call.padded_kv_len - call.kv_len
-
-        def pad(array, axis):
-            widths = [(0, missing if i == axis else 0) for i in range(array.ndim)]
-            return jnp.pad(array, widths) if missing else array
-
-        return attend_padded(
-            call,
-            q,
-            pad(k, 2),
-            pad(v, 2),
-            None if ab is None else pad(ab, 3),
-            None if q_ids is None else q_ids[:, :, None],
-            None if kv_ids is None else pad(kv_ids[:, None, :], 2),
-        )
-
-    return functools.partial(jax.jit, static_argnums=0)(padding)
+@functools.partial(jax.jit, static_argnums=0)
+def _attend(call: Call, *arrays) -> jax.Array:
+    return attend(call, _as_kernels_take_them(call, *arrays))
 
 
-_attend = _with_padded_keys(attend)
-_attend_with_residuals = _with_padded_keys(attend_with_residuals)
+@functools.partial(jax.jit, static_argnums=0)
+def _attend_with_residuals(call: Call, *arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return attend_with_residuals(call, _as_kernels_take_them(call, *arrays))

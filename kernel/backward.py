@@ -12,6 +12,7 @@ that each sum is gathered in one place.
 from __future__ import annotations
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,24 +22,33 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from kernel import tile
-from kernel.tile import HIDDEN, Call, matmul
+from kernel.tile import ALL, HIDDEN, ZERO, Call, Inputs, matmul
 
-_SEMANTICS = ("parallel", "parallel", "parallel", "arbitrary")
+_SEMANTICS = (pltpu.PARALLEL, pltpu.PARALLEL, pltpu.PARALLEL, pltpu.ARBITRARY)
 
 
-def backward_dkv(call: Call, q, k, v, ab, q_ids, kv_ids, l, m, do, di):
-    """Gradients of k and v.
+class Saved(NamedTuple):
+    """What the backward kernels take beside the inputs; within a kernel, references to blocks.
 
-    Args:
-      call: what is fixed about the call; its blocks have all backward fields.
-      q, k, v, ab, q_ids, kv_ids, l, m: as `forward.forward` takes and returns them.
+    Attributes:
+      l, m: [batch, heads, q_len, 1] float32, as `forward.forward` returns them.
       do: cotangent of the output, like q.
       di: [batch, heads, q_len, 1] float32, the sum of o · do over head_dim.
+    """
+
+    l: Any
+    m: Any
+    do: Any
+    di: Any
+
+
+def backward_dkv(call: Call, inputs: Inputs, saved: Saved) -> tuple[jax.Array, jax.Array]:
+    """Gradients of k and v. The blocks of the call have all backward fields.
 
     Returns:
       (dk, dv), like k and v.
     """
-    batch, heads, q_len, head_dim = q.shape
+    batch, heads, q_len, head_dim = inputs.q.shape
     blocks = call.blocks
     block_q, block_k = blocks.block_q_major_dkv, blocks.block_k_major_dkv
     query_blocks = pl.cdiv(q_len, block_q)
@@ -52,37 +62,34 @@ def backward_dkv(call: Call, q, k, v, ab, q_ids, kv_ids, l, m, do, di):
         return query_index
 
     query_spec = pl.BlockSpec(
-        (None, None, block_q, head_dim), lambda b, h, j, i: (b, h, query_block(j, i), 0)
+        (None, None, block_q, head_dim), lambda b, h, j, i: (b, h, query_block(j, i), ZERO)
     )
     column_spec = pl.BlockSpec(
-        (None, None, block_q, 1), lambda b, h, j, i: (b, h, query_block(j, i), 0)
+        (None, None, block_q, 1), lambda b, h, j, i: (b, h, query_block(j, i), ZERO)
     )
-    key_spec = pl.BlockSpec((None, None, block_k, head_dim), lambda b, h, j, i: (b, h, j, 0))
-    ab_spec = pl.BlockSpec(
-        (None, None, block_q, block_k), lambda b, h, j, i: (b, h, query_block(j, i), j)
+    key_spec = pl.BlockSpec((None, None, block_k, head_dim), lambda b, h, j, i: (b, h, j, ZERO))
+    specs = Inputs(
+        q=query_spec,
+        k=key_spec,
+        v=key_spec,
+        ab=pl.BlockSpec(
+            (None, None, block_q, block_k), lambda b, h, j, i: (b, h, query_block(j, i), j)
+        ),
+        q_ids=pl.BlockSpec((None, block_q, 1), lambda b, h, j, i: (b, query_block(j, i), ZERO)),
+        kv_ids=pl.BlockSpec((None, 1, block_k), lambda b, h, j, i: (b, ZERO, j)),
     )
-    q_ids_spec = pl.BlockSpec((None, block_q, 1), lambda b, h, j, i: (b, query_block(j, i), 0))
-    kv_ids_spec = pl.BlockSpec((None, 1, block_k), lambda b, h, j, i: (b, 0, j))
 
     return pl.pallas_call(
         functools.partial(_dkv_kernel, call),
         grid=(batch, heads, call.padded_kv_len // block_k, query_blocks),
         in_specs=[
-            query_spec,
-            key_spec,
-            key_spec,
-            None if ab is None else ab_spec,
-            None if q_ids is None else q_ids_spec,
-            None if kv_ids is None else kv_ids_spec,
-            column_spec,
-            column_spec,
-            query_spec,
-            column_spec,
+            inputs.only_present(specs),
+            Saved(column_spec, column_spec, query_spec, column_spec),
         ],
         out_specs=(key_spec, key_spec),
         out_shape=(
-            jax.ShapeDtypeStruct(k.shape, k.dtype),
-            jax.ShapeDtypeStruct(v.shape, v.dtype),
+            jax.ShapeDtypeStruct(inputs.k.shape, inputs.k.dtype),
+            jax.ShapeDtypeStruct(inputs.v.shape, inputs.v.dtype),
         ),
         scratch_shapes=[pltpu.VMEM((block_k, head_dim), jnp.float32)] * 2,
         compiler_params=pltpu.CompilerParams(dimension_semantics=_SEMANTICS),
@@ -91,28 +98,12 @@ def backward_dkv(call: Call, q, k, v, ab, q_ids, kv_ids, l, m, do, di):
             f"_block_k_major_{block_k}_block_k_{blocks.block_k_dkv}"
         ),
         debug=call.debug,
-    )(q, k, v, ab, q_ids, kv_ids, l, m, do, di)
+    )(inputs, saved)
 
 
-def _dkv_kernel(
-    call,
-    q_ref,
-    k_ref,
-    v_ref,
-    ab_ref,
-    q_ids_ref,
-    kv_ids_ref,
-    l_ref,
-    m_ref,
-    do_ref,
-    di_ref,
-    dk_ref,
-    dv_ref,
-    dk_acc,
-    dv_acc,
-):
+def _dkv_kernel(call, refs, saved, dk_ref, dv_ref, dk_acc, dv_acc):
     key_index, query_index = pl.program_id(2), pl.program_id(3)
-    block_q_major, block_k_major = q_ref.shape[0], k_ref.shape[0]
+    block_q_major, block_k_major = refs.q.shape[0], refs.k.shape[0]
     block_q, block_k = call.blocks.block_q_dkv, call.blocks.block_k_dkv
 
     @pl.when(query_index == 0)
@@ -123,26 +114,16 @@ def _dkv_kernel(
     def visit(query_start, key_start):
         queries, keys = pl.ds(query_start, block_q), pl.ds(key_start, block_k)
         first_query = query_index * block_q_major + query_start
-        s = tile.logits(
-            call,
-            q_ref[queries, :],
-            k_ref[keys, :],
-            None if ab_ref is None else ab_ref[queries, keys],
-            None if q_ids_ref is None else q_ids_ref[queries, :],
-            None if kv_ids_ref is None else kv_ids_ref[:, keys],
-            first_query=first_query,
-            first_key=key_index * block_k_major + key_start,
-        )
-        q, do = q_ref[queries, :], do_ref[queries, :]
+        first_key = key_index * block_k_major + key_start
+        s = tile.logits(call, refs, queries, keys, first_query=first_query, first_key=first_key)
+        q, do = refs.q[queries, :], saved.do[queries, :]
         if call.q_len % block_q_major:
             # Beyond the last query a block holds anything; in a sum over queries it must be 0.
             inside = tile.positions((block_q, 1), 0, first_query) < call.q_len
             s = jnp.where(inside, s, HIDDEN)
             q = jnp.where(inside, q, jnp.zeros_like(q))
             do = jnp.where(inside, do, jnp.zeros_like(do))
-        p, ds = _weights_and_gradient(
-            call, s, l_ref[queries, :], m_ref[queries, :], do, v_ref[keys, :], di_ref[queries, :]
-        )
+        p, ds = _weights_and_gradient(call, s, saved, queries, do, refs.v[keys, :])
         dv_acc[keys, :] += matmul(p.astype(do.dtype), do, (0, 0))
         dk_acc[keys, :] += matmul(ds.astype(q.dtype), q, (0, 0))
 
@@ -163,16 +144,14 @@ def _dkv_kernel(
         dv_ref[...] = dv_acc[...].astype(dv_ref.dtype)
 
 
-def backward_dq(call: Call, q, k, v, ab, q_ids, kv_ids, l, m, do, di):
-    """Gradients of q and, where there is a bias, of the bias.
-
-    Args: as for `backward_dkv`.
+def backward_dq(call: Call, inputs: Inputs, saved: Saved) -> tuple[jax.Array, jax.Array | None]:
+    """Gradients of q and, where there is a bias, of the bias. Blocks as for `backward_dkv`.
 
     Returns:
       (dq, dab), like q and ab; dab is None without a bias.
     """
-    batch, heads, q_len, head_dim = q.shape
-    blocks = call.blocks
+    batch, heads, q_len, head_dim = inputs.q.shape
+    blocks, ab = call.blocks, inputs.ab
     block_q, block_k = blocks.block_q_dq, blocks.block_k_major_dq
 
     def key_block(query_index, key_index):
@@ -180,37 +159,34 @@ def backward_dq(call: Call, q, k, v, ab, q_ids, kv_ids, l, m, do, di):
             return lax.min(key_index, tile.last_key_block(query_index, block_q, block_k))
         return key_index
 
-    query_spec = pl.BlockSpec((None, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, 0))
-    column_spec = pl.BlockSpec((None, None, block_q, 1), lambda b, h, i, j: (b, h, i, 0))
+    query_spec = pl.BlockSpec((None, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, ZERO))
+    column_spec = pl.BlockSpec((None, None, block_q, 1), lambda b, h, i, j: (b, h, i, ZERO))
     key_spec = pl.BlockSpec(
-        (None, None, block_k, head_dim), lambda b, h, i, j: (b, h, key_block(i, j), 0)
+        (None, None, block_k, head_dim), lambda b, h, i, j: (b, h, key_block(i, j), ZERO)
     )
-    ab_spec = pl.BlockSpec(
-        (None, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))
+    specs = Inputs(
+        q=query_spec,
+        k=key_spec,
+        v=key_spec,
+        ab=pl.BlockSpec(
+            (None, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))
+        ),
+        q_ids=pl.BlockSpec((None, block_q, 1), lambda b, h, i, j: (b, i, ZERO)),
+        kv_ids=pl.BlockSpec((None, 1, block_k), lambda b, h, i, j: (b, ZERO, key_block(i, j))),
     )
     # The bias gradient has a tile for every step, those without work too: they write zeros.
     dab_spec = pl.BlockSpec((None, None, block_q, block_k), lambda b, h, i, j: (b, h, i, j))
-    q_ids_spec = pl.BlockSpec((None, block_q, 1), lambda b, h, i, j: (b, i, 0))
-    kv_ids_spec = pl.BlockSpec((None, 1, block_k), lambda b, h, i, j: (b, 0, key_block(i, j)))
 
     return pl.pallas_call(
         functools.partial(_dq_kernel, call),
         grid=(batch, heads, pl.cdiv(q_len, block_q), call.padded_kv_len // block_k),
         in_specs=[
-            query_spec,
-            key_spec,
-            key_spec,
-            None if ab is None else ab_spec,
-            None if q_ids is None else q_ids_spec,
-            None if kv_ids is None else kv_ids_spec,
-            column_spec,
-            column_spec,
-            query_spec,
-            column_spec,
+            inputs.only_present(specs),
+            Saved(column_spec, column_spec, query_spec, column_spec),
         ],
         out_specs=(query_spec, None if ab is None else dab_spec),
         out_shape=(
-            jax.ShapeDtypeStruct(q.shape, q.dtype),
+            jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),
             None if ab is None else jax.ShapeDtypeStruct(ab.shape, ab.dtype),
         ),
         scratch_shapes=[pltpu.VMEM((block_q, head_dim), jnp.float32)],
@@ -220,27 +196,12 @@ def backward_dq(call: Call, q, k, v, ab, q_ids, kv_ids, l, m, do, di):
             f"_block_k_major_{block_k}_block_k_{blocks.block_k_dq}"
         ),
         debug=call.debug,
-    )(q, k, v, ab, q_ids, kv_ids, l, m, do, di)
+    )(inputs, saved)
 
 
-def _dq_kernel(
-    call,
-    q_ref,
-    k_ref,
-    v_ref,
-    ab_ref,
-    q_ids_ref,
-    kv_ids_ref,
-    l_ref,
-    m_ref,
-    do_ref,
-    di_ref,
-    dq_ref,
-    dab_ref,
-    dq_acc,
-):
+def _dq_kernel(call, refs, saved, dq_ref, dab_ref, dq_acc):
     query_index, key_index = pl.program_id(2), pl.program_id(3)
-    block_q, block_k_major = q_ref.shape[0], k_ref.shape[0]
+    block_q, block_k_major = refs.q.shape[0], refs.k.shape[0]
     block_k = call.blocks.block_k_dq
 
     @pl.when(key_index == 0)
@@ -250,22 +211,12 @@ def _dq_kernel(
     def visit_keys():
         for key_start in range(0, block_k_major, block_k):
             keys = pl.ds(key_start, block_k)
-            s = tile.logits(
-                call,
-                q_ref[...],
-                k_ref[keys, :],
-                None if ab_ref is None else ab_ref[:, keys],
-                None if q_ids_ref is None else q_ids_ref[...],
-                None if kv_ids_ref is None else kv_ids_ref[:, keys],
-                first_query=query_index * block_q,
-                first_key=key_index * block_k_major + key_start,
-            )
-            _, ds = _weights_and_gradient(
-                call, s, l_ref[...], m_ref[...], do_ref[...], v_ref[keys, :], di_ref[...]
-            )
+            first_query, first_key = query_index * block_q, key_index * block_k_major + key_start
+            s = tile.logits(call, refs, ALL, keys, first_query=first_query, first_key=first_key)
+            _, ds = _weights_and_gradient(call, s, saved, ALL, saved.do[...], refs.v[keys, :])
             if dab_ref is not None:
                 dab_ref[:, keys] = ds.astype(dab_ref.dtype)
-            dq_acc[...] += matmul(ds.astype(k_ref.dtype), k_ref[keys, :], (1, 0))
+            dq_acc[...] += matmul(ds.astype(refs.k.dtype), refs.k[keys, :], (1, 0))
 
     if call.causal:
         last = tile.last_key_block(query_index, block_q, block_k_major)
@@ -283,16 +234,16 @@ def _dq_kernel(
         dq_ref[...] = dq_acc[...].astype(dq_ref.dtype)
 
 
-def _weights_and_gradient(call, s, l, m, do, v, di):
+def _weights_and_gradient(call, s, saved, queries, do, v):
     """(p, ds) of a tile from its logits, both exactly 0 where a key is hidden.
 
     Both are selected: the sum l of a row that sees nothing is 0, and 0 times an overflowed dp is
     NaN.
     """
     visible = s != HIDDEN
-    p = jnp.where(visible, jnp.exp(s - m) / l, 0.0)
+    p = jnp.where(visible, jnp.exp(s - saved.m[queries, :]) / saved.l[queries, :], 0.0)
     dp = matmul(do, v, (1, 1))
-    ds = (dp - di) * p
+    ds = (dp - saved.di[queries, :]) * p
     if call.sm_scale != 1.0:
         ds *= np.float32(call.sm_scale)
     return p, jnp.where(visible, ds, 0.0)

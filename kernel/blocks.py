@@ -45,7 +45,7 @@ def round_up(length: int, multiple: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class BlockSizes:
-    """Tile sizes of the three kernels: forward, dk and dv (`_dkv`), dq and the bias gradient (`_dq`).
+    """Tile sizes of the kernels: forward, dk and dv (`_dkv`), dq and the bias gradient (`_dq`).
 
     They do not change what is computed, only its rounding and its speed. Which sizes a shape allows
     is checked when the kernel is called; what can be said without a shape is checked here.

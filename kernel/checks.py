@@ -100,13 +100,15 @@ def _check_shapes(q, k, v, ab, segment_ids) -> None:
             f"k has head_dim {k.shape[3]}, but q has head_dim {head_dim}; they must be equal"
         )
     if v.shape[2] != kv_len:
-        raise ValueError(f"v has length {v.shape[2]}, but k has length {kv_len}; they must be equal")
+        raise ValueError(
+            f"v has length {v.shape[2]}, but k has length {kv_len}; they must be equal"
+        )
     if v.shape[3] != head_dim:
         raise NotImplementedError(
             f"v has head_dim {v.shape[3]}, but q has head_dim {head_dim}; unequal ones are not "
             "supported: pad the smaller with zeros"
         )
-    shapes = [("ab", ab, (batch, heads, q_len, kv_len))]
+    shapes: list[tuple[str, Any, tuple[int, ...]]] = [("ab", ab, (batch, heads, q_len, kv_len))]
     if segment_ids is not None:
         shapes += [
             ("segment_ids.q", segment_ids.q, (batch, q_len)),

@@ -9,56 +9,57 @@ that says so and never a wrong number.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from kernel.backward import backward_dkv, backward_dq
+from kernel.backward import Saved, backward_dkv, backward_dq
 from kernel.forward import forward
-from kernel.tile import Call
+from kernel.tile import Call, Inputs
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend(call: Call, q, k, v, ab, q_ids, kv_ids) -> jax.Array:
-    """Attention with its derivative. Arguments as for `forward.forward`; returns o.
+def attend(call: Call, inputs: Inputs) -> jax.Array:
+    """Attention with its derivative: o, like q.
 
     Raises:
       ValueError: differentiated, and the blocks lack the backward fields.
       NotImplementedError: differentiated twice.
     """
-    (o,) = _kernel("forward", call)(q, k, v, ab, q_ids, kv_ids)
+    (o,) = _kernel("forward", call)(inputs)
     return o
 
 
-def attend_with_residuals(call: Call, q, k, v, ab, q_ids, kv_ids):
-    """(o, l, m), l and m as `forward.forward` returns them. Not differentiable."""
-    return _kernel("forward_with_residuals", call)(q, k, v, ab, q_ids, kv_ids)
+def attend_with_residuals(call: Call, inputs: Inputs) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(o, l, m) as `forward.forward` returns them. Not differentiable."""
+    return _kernel("forward_with_residuals", call)(inputs)
 
 
-def _attend_forward(call, q, k, v, ab, q_ids, kv_ids):
+def _attend_forward(call, inputs):
     missing = call.blocks.missing_backward_blocks
     if missing:
         raise ValueError(
             f"block_sizes lacks {', '.join(missing)}, and the call is differentiated; "
             "add them, or pass block_sizes=None"
         )
-    o, l, m = attend_with_residuals(call, q, k, v, ab, q_ids, kv_ids)
-    return o, (q, k, v, ab, q_ids, kv_ids, o, l, m)
+    o, l, m = attend_with_residuals(call, inputs)
+    return o, (inputs, o, l, m)
 
 
 def _attend_backward(call, residuals, do):
-    q, k, v, ab, q_ids, kv_ids, o, l, m = residuals
+    inputs, o, l, m = residuals
     di = jnp.sum(o.astype(jnp.float32) * do.astype(jnp.float32), axis=-1, keepdims=True)
-    inputs = (q, k, v, ab, q_ids, kv_ids, l, m, do, di)
-    dk, dv = _kernel("dkv", call)(*inputs)
-    dq, dab = _kernel("dq", call)(*inputs)
-    return dq, dk, dv, dab, None, None
+    saved = Saved(l, m, do, di)
+    dk, dv = _kernel("dkv", call)(inputs, saved)
+    dq, dab = _kernel("dq", call)(inputs, saved)
+    return (Inputs(dq, dk, dv, dab, None, None),)
 
 
 attend.defvjp(_attend_forward, _attend_backward)
 
-_KERNELS = {
+_KERNELS: dict[str, Callable] = {
     "forward": functools.partial(forward, save_residuals=False),
     "forward_with_residuals": functools.partial(forward, save_residuals=True),
     "dkv": backward_dkv,
@@ -97,6 +98,6 @@ def _folding_mapped_axis(kernel):
 
 def _refuse_second_derivative(*_):
     raise NotImplementedError(
-        "flash_attention has no second derivative; differentiate kernel.mha_reference instead, "
-        "or take the outer derivative numerically"
+        "flash_attention has no second derivative; differentiate "
+        "kernel.mha_reference_no_custom_vjp twice instead"
     )

@@ -16,28 +16,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from kernel import tile
-from kernel.tile import HIDDEN, Call, matmul
+from kernel.tile import ALL, HIDDEN, ZERO, Call, Inputs, matmul
 
 
-def forward(
-    call: Call, q, k, v, ab, q_ids, kv_ids, *, save_residuals: bool
-) -> tuple[jax.Array, ...]:
+def forward(call: Call, inputs: Inputs, *, save_residuals: bool) -> tuple[jax.Array, ...]:
     """Attention, and on request what the backward kernels need of it.
-
-    Args:
-      call: what is fixed about the call.
-      q: [batch, heads, q_len, head_dim].
-      k, v: [batch, heads, padded_kv_len, head_dim], finite in the padding.
-      ab: [batch, heads, q_len, padded_kv_len], or None.
-      q_ids: [batch, q_len, 1] int32, or None.
-      kv_ids: [batch, 1, padded_kv_len] int32, or None.
-      save_residuals: whether l and m are returned too.
 
     Returns:
       (o,) or (o, l, m): o like q; l the sum of weights and m the largest logit of each row,
       [batch, heads, q_len, 1] float32. A row that sees no key has o = 0, l = 0 and m = -inf.
     """
-    batch, heads, q_len, head_dim = q.shape
+    batch, heads, q_len, head_dim = inputs.q.shape
     blocks = call.blocks
     block_b, block_q, block_k = blocks.block_b, blocks.block_q, blocks.block_k_major
     grid = (
@@ -53,16 +42,23 @@ def forward(
             return lax.min(key_index, tile.last_key_block(query_index, block_q, block_k))
         return key_index
 
-    query_spec = pl.BlockSpec((block_b, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, 0))
-    column_spec = pl.BlockSpec((block_b, None, block_q, 1), lambda b, h, i, j: (b, h, i, 0))
+    query_spec = pl.BlockSpec(
+        (block_b, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, ZERO)
+    )
+    column_spec = pl.BlockSpec((block_b, None, block_q, 1), lambda b, h, i, j: (b, h, i, ZERO))
     key_spec = pl.BlockSpec(
-        (block_b, None, block_k, head_dim), lambda b, h, i, j: (b, h, key_block(i, j), 0)
+        (block_b, None, block_k, head_dim), lambda b, h, i, j: (b, h, key_block(i, j), ZERO)
     )
-    ab_spec = pl.BlockSpec(
-        (block_b, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))
+    specs = Inputs(
+        q=query_spec,
+        k=key_spec,
+        v=key_spec,
+        ab=pl.BlockSpec(
+            (block_b, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))
+        ),
+        q_ids=pl.BlockSpec((block_b, block_q, 1), lambda b, h, i, j: (b, i, ZERO)),
+        kv_ids=pl.BlockSpec((block_b, 1, block_k), lambda b, h, i, j: (b, ZERO, key_block(i, j))),
     )
-    q_ids_spec = pl.BlockSpec((block_b, block_q, 1), lambda b, h, i, j: (b, i, 0))
-    kv_ids_spec = pl.BlockSpec((block_b, 1, block_k), lambda b, h, i, j: (b, 0, key_block(i, j)))
 
     single_step = blocks.block_k == call.padded_kv_len
     column = (block_b, block_q, 1)
@@ -72,47 +68,45 @@ def forward(
     outputs, saved = pl.pallas_call(
         functools.partial(_single_step if single_step else _multi_step, call),
         grid=grid,
-        in_specs=[
-            query_spec,
-            key_spec,
-            key_spec,
-            None if ab is None else ab_spec,
-            None if q_ids is None else q_ids_spec,
-            None if kv_ids is None else kv_ids_spec,
-        ],
+        in_specs=[inputs.only_present(specs)],
         out_specs=((query_spec,), (column_spec,) * residuals),
-        out_shape=((jax.ShapeDtypeStruct(q.shape, q.dtype),), (residual,) * residuals),
+        out_shape=(
+            (jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),),
+            (residual,) * residuals,
+        ),
         scratch_shapes=[] if single_step else [pltpu.VMEM(s, jnp.float32) for s in scratch],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
+            dimension_semantics=(pltpu.PARALLEL, pltpu.PARALLEL, pltpu.PARALLEL, pltpu.ARBITRARY)
         ),
         name=(
             f"flash_attention_forward_block_b_{block_b}_block_q_{block_q}"
             f"_block_k_major_{block_k}_block_k_{blocks.block_k}"
         ),
         debug=call.debug,
-    )(q, k, v, ab, q_ids, kv_ids)
+    )(inputs)
     return (*outputs, *saved)
 
 
-def _single_step(call, q_ref, k_ref, v_ref, ab_ref, q_ids_ref, kv_ids_ref, outs, residuals):
+def _single_step(call, refs, outs, residuals):
     """All keys in one tile: no running statistics."""
-    for b in range(q_ref.shape[0]):
-        s = _logits(call, b, q_ref, k_ref, ab_ref, q_ids_ref, kv_ids_ref, 0)
+    block_b, block_q, _ = refs.q.shape
+    first_query = pl.program_id(2) * block_q
+    for b in range(block_b):
+        row = _batch_row(refs, b)
+        s = tile.logits(call, row, ALL, ALL, first_query=first_query, first_key=0)
         m = jnp.max(s, axis=1, keepdims=True)
         p = jnp.exp(s - _finite(m))
         l = jnp.sum(p, axis=1, keepdims=True)
-        acc = matmul(p.astype(v_ref.dtype), v_ref[b], (1, 0))
+        acc = matmul(p.astype(row.v.dtype), row.v[...], (1, 0))
         _store(b, outs, residuals, m, l, acc)
 
 
-def _multi_step(
-    call, q_ref, k_ref, v_ref, ab_ref, q_ids_ref, kv_ids_ref, outs, residuals, m_ref, l_ref, acc_ref
-):
+def _multi_step(call, refs, outs, residuals, m_ref, l_ref, acc_ref):
     """One major block of keys a grid step; the statistics wait in scratch memory in between."""
     query_index, key_index = pl.program_id(2), pl.program_id(3)
-    block_q, block_k_major = q_ref.shape[1], k_ref.shape[1]
-    block_k = call.blocks.block_k
+    block_b, block_q, _ = refs.q.shape
+    block_k_major, block_k = refs.k.shape[1], call.blocks.block_k
+    first_query, first_key = query_index * block_q, key_index * block_k_major
 
     @pl.when(key_index == 0)
     def start_rows():
@@ -120,20 +114,21 @@ def _multi_step(
         l_ref[...] = jnp.zeros(l_ref.shape, jnp.float32)
         acc_ref[...] = jnp.zeros(acc_ref.shape, jnp.float32)
 
+    def visit(b, start):
+        row, keys = _batch_row(refs, b), pl.ds(start, block_k)
+        s = tile.logits(call, row, ALL, keys, first_query=first_query, first_key=first_key + start)
+        m_before = m_ref[b]
+        m = jnp.maximum(m_before, jnp.max(s, axis=1, keepdims=True))
+        p = jnp.exp(s - _finite(m))
+        rescale = jnp.exp(m_before - _finite(m))
+        m_ref[b] = m
+        l_ref[b] = rescale * l_ref[b] + jnp.sum(p, axis=1, keepdims=True)
+        acc_ref[b] = rescale * acc_ref[b] + matmul(p.astype(row.v.dtype), row.v[keys, :], (1, 0))
+
     def visit_keys():
-        for b in range(q_ref.shape[0]):
+        for b in range(block_b):
             for start in range(0, block_k_major, block_k):
-                keys = pl.ds(start, block_k)
-                s = _logits(call, b, q_ref, k_ref, ab_ref, q_ids_ref, kv_ids_ref, start)
-                m_before = m_ref[b]
-                m = jnp.maximum(m_before, jnp.max(s, axis=1, keepdims=True))
-                p = jnp.exp(s - _finite(m))
-                rescale = jnp.exp(m_before - _finite(m))
-                m_ref[b] = m
-                l_ref[b] = rescale * l_ref[b] + jnp.sum(p, axis=1, keepdims=True)
-                acc_ref[b] = rescale * acc_ref[b] + matmul(
-                    p.astype(v_ref.dtype), v_ref[b, keys, :], (1, 0)
-                )
+                visit(b, start)
 
     if call.causal:
         last = tile.last_key_block(query_index, block_q, block_k_major)
@@ -143,25 +138,12 @@ def _multi_step(
 
     @pl.when(key_index == pl.num_programs(3) - 1)
     def finish_rows():
-        for b in range(q_ref.shape[0]):
+        for b in range(block_b):
             _store(b, outs, residuals, m_ref[b], l_ref[b], acc_ref[b])
 
 
-def _logits(call, b, q_ref, k_ref, ab_ref, q_ids_ref, kv_ids_ref, start):
-    """Logits of one batch row against the minor block of keys that begins at `start`."""
-    _, block_q, _ = q_ref.shape
-    _, block_k_major, _ = k_ref.shape
-    keys = pl.ds(start, call.blocks.block_k)
-    return tile.logits(
-        call,
-        q_ref[b],
-        k_ref[b, keys, :],
-        None if ab_ref is None else ab_ref[b, :, keys],
-        None if q_ids_ref is None else q_ids_ref[b],
-        None if kv_ids_ref is None else kv_ids_ref[b, :, keys],
-        first_query=pl.program_id(2) * block_q,
-        first_key=pl.program_id(3) * block_k_major + start,
-    )
+def _batch_row(refs: Inputs, b: int) -> Inputs:
+    return Inputs(*(None if ref is None else ref.at[b] for ref in refs))
 
 
 def _finite(m):

@@ -67,9 +67,7 @@ def mha_reference(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _mha_reference(q, k, v, ab, segment_ids, causal, sm_scale):
-    return mha_reference_no_custom_vjp(
-        q, k, v, ab, segment_ids, causal=causal, sm_scale=sm_scale
-    )
+    return mha_reference_no_custom_vjp(q, k, v, ab, segment_ids, causal=causal, sm_scale=sm_scale)
 
 
 def _mha_reference_forward(q, k, v, ab, segment_ids, causal, sm_scale):

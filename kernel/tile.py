@@ -8,6 +8,7 @@ later step tells a hidden position by that.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,10 @@ from jax import lax
 from kernel.blocks import BlockSizes
 
 HIDDEN = -np.inf
+ALL = slice(None)
+# For index maps: under jax_enable_x64 a Python 0 is a 64-bit integer, and a TPU has none.
+ZERO = np.int32(0)
+_CONFIG: Any = jax.config  # its options are not in its type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,49 +47,73 @@ class Call:
     debug: bool
 
 
+class Inputs(NamedTuple):
+    """The arrays of a call as the kernels take them; within a kernel, references to blocks of them.
+
+    Attributes:
+      q: [batch, heads, q_len, head_dim].
+      k, v: [batch, heads, padded_kv_len, head_dim], finite in the padding.
+      ab: [batch, heads, q_len, padded_kv_len], or None.
+      q_ids: [batch, q_len, 1] int32, or None.
+      kv_ids: [batch, 1, padded_kv_len] int32, or None.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    ab: Any
+    q_ids: Any
+    kv_ids: Any
+
+    def only_present(self, specs: Inputs) -> Inputs:
+        """`specs` without those of arrays that are not there."""
+        return Inputs(*(None if x is None else s for x, s in zip(self, specs, strict=True)))
+
+
 def matmul(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     """Product of two matrices over one axis of each, accumulated in float32.
 
     bfloat16 products are exact whatever `jax.default_matmul_precision` says, and the compiler knows
-    no other for them; float32 operands follow it.
+    no other for them. float32 operands follow it; the compiler of jax 0.10 knows no precision
+    between the lowest and the highest, so what lies between becomes the highest.
     """
-    exact = a.dtype == jnp.bfloat16
+    precision = None
+    if a.dtype == jnp.bfloat16:
+        precision = lax.Precision.DEFAULT
+    elif _CONFIG.jax_default_matmul_precision in ("high", "tensorfloat32"):
+        precision = lax.Precision.HIGHEST
     return lax.dot_general(
         a,
         b,
         (((contract[0],), (contract[1],)), ((), ())),
-        precision=lax.Precision.DEFAULT if exact else None,
+        precision=precision,
         preferred_element_type=jnp.float32,
     )
 
 
-def logits(call: Call, q, k, ab, q_ids, kv_ids, *, first_query, first_key) -> jax.Array:
+def logits(call: Call, refs: Inputs, queries, keys, *, first_query, first_key) -> jax.Array:
     """(q kᵀ + ab) · sm_scale where a query sees a key, -inf where it does not.
 
     Args:
       call: the call that the tile is a part of.
-      q: [queries, head_dim].
-      k: [keys, head_dim].
-      ab: [queries, keys], or None.
-      q_ids: [queries, 1] segment ids, or None.
-      kv_ids: [1, keys] segment ids, or None.
+      refs: blocks of one head of one batch row.
+      queries, keys: slices of the blocks, which make the tile.
       first_query, first_key: where in the sequences the tile begins.
 
     Returns:
       [queries, keys] float32.
     """
-    s = matmul(q, k, (1, 1))
-    if ab is not None:
-        s += ab.astype(jnp.float32)
+    s = matmul(refs.q[queries, :], refs.k[keys, :], (1, 1))
+    visible = []
+    if refs.ab is not None:
+        ab = refs.ab[queries, keys].astype(jnp.float32)
+        s += ab
+        # Before the scale: a scale of 0 or below would turn -inf into something else.
+        visible.append(ab != HIDDEN)
     if call.sm_scale != 1.0:
         s *= np.float32(call.sm_scale)
-
-    visible = []
-    if ab is not None:
-        # Before the scale: a scale of 0 or below would turn -inf into something else.
-        visible.append(ab.astype(jnp.float32) != HIDDEN)
-    if q_ids is not None:
-        visible.append(q_ids == kv_ids)
+    if refs.q_ids is not None:
+        visible.append(refs.q_ids[queries, :] == refs.kv_ids[:, keys])
     if call.causal:
         visible.append(positions(s.shape, 1, first_key) <= positions(s.shape, 0, first_query))
     if call.padded_kv_len != call.kv_len:
@@ -94,7 +123,7 @@ def logits(call: Call, q, k, ab, q_ids, kv_ids, *, first_query, first_key) -> ja
     return s
 
 
-def positions(shape: tuple[int, int], axis: int, first) -> jax.Array:
+def positions(shape: tuple[int, ...], axis: int, first) -> jax.Array:
     """Where in its sequence each element of a tile stands along one axis. int32."""
     return first + lax.broadcasted_iota(jnp.int32, shape, axis)
 
