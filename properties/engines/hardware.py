@@ -1,0 +1,65 @@
+"""TPUs that are attached, and TPUs that are only compiled for."""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+# One chip of each generation, under the names libtpu gives them.
+TOPOLOGIES = {
+    "v4": "v4:1x1x1",
+    "v5e": "v5e:1x1",
+    "v5p": "v5p:1x1x1",
+    "v6e": "v6e:1x1",
+    "tpu7x": "tpu7x:1x1x1",
+}
+
+_GOOGLE_PCI_VENDOR = "0x1ae0"
+
+
+@cache
+def tpu_attached() -> bool:
+    """Whether this machine has a TPU, told from device files alone.
+
+    Asking jax would load libtpu, which takes the chip and talks to the cloud's metadata server.
+    Up to v4, TPUs are /dev/accelN; later ones are handed over through VFIO, where the group's
+    PCI vendor tells them from other devices.
+    """
+    if any(Path("/dev").glob("accel[0-9]*")):
+        return True
+    return any(
+        vendor.read_text().strip() == _GOOGLE_PCI_VENDOR
+        for group in Path("/dev/vfio").glob("[0-9]*")
+        for vendor in Path("/sys/kernel/iommu_groups").glob(f"{group.name}/devices/*/vendor")
+    )
+
+
+@cache
+def compile_only_device(generation: str) -> Any:
+    """A device of `generation` to compile for; nothing can run on it.
+
+    Raises ValueError for a generation not in `TOPOLOGIES`.
+    """
+    if generation not in TOPOLOGIES:
+        known = ", ".join(TOPOLOGIES)
+        raise ValueError(f"generation {generation!r} is not known; choose one of {known}")
+    if not tpu_attached():
+        # libtpu looks for its own machine even when it only compiles, and prints errors when it
+        # finds none. These answer its questions.
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-1")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    # Older libtpus assume 2x2x1 chips a host and refuse a smaller topology unless told.
+    topology = topologies.get_topology_desc(
+        TOPOLOGIES[generation], "tpu", chips_per_host_bounds=[1, 1, 1]
+    )
+    return topology.devices[0]
+
+
+def single_device(device: Any) -> jax.sharding.Sharding:
+    """The sharding that puts a whole array on `device`."""
+    return jax.sharding.SingleDeviceSharding(device)

@@ -1,0 +1,98 @@
+"""Turns a traced program into one that Pallas's interpreters run on the CPU.
+
+A `pallas_call` equation carries its `interpret` setting as a parameter, so the program a TPU would
+get can be switched to an interpreter after tracing, without calling the target again and without
+the target having an `interpret` argument.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+
+def tpu_interpret_params(detect_races: bool = False) -> pltpu.InterpretParams:
+    """A simulated TPU that forgives nothing: memory starts as NaN, stray reads raise."""
+    return pltpu.InterpretParams(
+        uninitialized_memory="nan",
+        out_of_bounds_reads="raise",
+        detect_races=detect_races,
+        # Also makes the interpreter visit parallel grid axes in a random order.
+        random_seed=0,
+    )
+
+
+def with_interpret(program: jex.ClosedJaxpr, interpret: Any) -> jex.ClosedJaxpr:
+    """Returns `program` with `interpret` set on every pallas_call, however deeply nested.
+
+    `interpret` is what `pl.pallas_call` takes under that name: True or `pltpu.InterpretParams`.
+    """
+    return _Rewriter(interpret).jaxpr(program)
+
+
+@cache
+def _effects_of(interpret: Any) -> frozenset:
+    """The effects that jax gives a pallas_call under `interpret`.
+
+    Simulated TPU memory lives in ordered host callbacks. Equations that do not declare these
+    effects would be reordered or dropped, so we ask jax which they are by tracing a tiny kernel.
+    """
+
+    def kernel(out_ref: Any) -> None:
+        out_ref[...] = jax.numpy.zeros((8, 128), jax.numpy.float32)
+
+    shape = jax.ShapeDtypeStruct((8, 128), jax.numpy.float32)
+    call = pl.pallas_call(kernel, out_shape=shape, interpret=interpret)
+    return frozenset(jax.make_jaxpr(call)().effects)
+
+
+class _Rewriter:
+    def __init__(self, interpret: Any) -> None:
+        self.interpret = interpret
+        self.effects = _effects_of(interpret)
+        # jaxprs are shared between equations; rewriting each one once keeps them shared, which is
+        # what lets jax lower them once.
+        self.done: dict[int, Any] = {}
+
+    def jaxpr(self, jaxpr: Any) -> Any:
+        if id(jaxpr) not in self.done:
+            self.done[id(jaxpr)] = self._rewritten(jaxpr)
+        return self.done[id(jaxpr)]
+
+    def _rewritten(self, jaxpr: Any) -> Any:
+        # Until jax 0.12 a closed jaxpr wraps an open one; from then on they are one class.
+        if isinstance(jaxpr, jex.ClosedJaxpr) and jaxpr.jaxpr is not jaxpr:
+            inner = self.jaxpr(jaxpr.jaxpr)
+            return jaxpr if inner is jaxpr.jaxpr else jaxpr.replace(jaxpr=inner)
+        equations = [self.equation(equation) for equation in jaxpr.eqns]
+        if all(new is old for new, old in zip(equations, jaxpr.eqns, strict=True)):
+            return jaxpr
+        return jaxpr.replace(eqns=equations, effects={*jaxpr.effects, *self.effects})
+
+    def equation(self, equation: Any) -> Any:
+        if equation.primitive.name == "pallas_call":
+            params = {**equation.params, "interpret": self.interpret}
+        else:
+            params = {name: self.parameter(value) for name, value in equation.params.items()}
+            if all(params[name] is value for name, value in equation.params.items()):
+                return equation
+        return equation.replace(params=params, effects={*equation.effects, *self.effects})
+
+    def parameter(self, value: Any) -> Any:
+        if isinstance(value, jex.Jaxpr | jex.ClosedJaxpr):
+            return self.jaxpr(value)
+        if isinstance(value, tuple | list):
+            items = [self.parameter(item) for item in value]
+            if any(new is not old for new, old in zip(items, value, strict=True)):
+                return type(value)(items)
+        return value
+
+
+def as_function(program: jex.ClosedJaxpr) -> Callable[..., list[Any]]:
+    """A fresh function over flat arguments: jax caches by function object, so none is reused."""
+    evaluate = jex.jaxpr_as_fun(program)
+    return lambda *leaves: evaluate(*leaves)

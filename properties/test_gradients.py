@@ -1,0 +1,17 @@
+"""Every gradient is right to within its bound, whichever of q, k, v and ab are differentiated."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from properties import strategies
+from properties.run import Run
+
+
+@pytest.mark.parametrize("shard", range(4))
+@given(data=st.data())
+def test_gradients(run: Run, shard: int, data: st.DataObject) -> None:
+    drawn = strategies.gradient_cases(
+        **run.target.restrictions, bias_gradient="bias_gradient" in run.target.features
+    )
+    run.explore("gradients", data.draw(drawn))
