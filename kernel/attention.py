@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -58,7 +56,7 @@ def flash_attention(
     """
     check_call(q, k, v, ab, segment_ids, causal, sm_scale, block_sizes, debug)
     call = _settle(q, k, causal, sm_scale, block_sizes, debug)
-    return _attend(call, q, k, v, ab, segment_ids)
+    return attend(call, _as_kernels_take_them(call, q, k, v, ab, segment_ids))
 
 
 def attention_residuals(
@@ -82,7 +80,8 @@ def attention_residuals(
     """
     check_call(q, k, v, ab, segment_ids, causal, sm_scale, block_sizes, False)
     call = _settle(q, k, causal, sm_scale, block_sizes, False)
-    o, l, m = _attend_with_residuals(call, q, k, v, ab, segment_ids)
+    inputs = _as_kernels_take_them(call, q, k, v, ab, segment_ids)
+    o, l, m = attend_with_residuals(call, inputs)
     return o, l[..., 0], m[..., 0]
 
 
@@ -108,6 +107,7 @@ def _settle(q, k, causal, sm_scale, block_sizes, debug) -> Call:
 def _as_kernels_take_them(call: Call, q, k, v, ab, segment_ids) -> Inputs:
     """The call's arrays with keys padded to whole blocks; the kernels mask the tail by position."""
     missing = call.padded_kv_len - call.kv_len
+    q, k, v = map(jnp.asarray, (q, k, v))
 
     def pad(array, axis):
         widths = [(0, missing if i == axis else 0) for i in range(array.ndim)]
@@ -117,24 +117,15 @@ def _as_kernels_take_them(call: Call, q, k, v, ab, segment_ids) -> Inputs:
         q=q,
         k=pad(k, 2),
         v=pad(v, 2),
-        ab=None if ab is None else pad(ab, 3),
+        ab=None if ab is None else pad(jnp.asarray(ab), 3),
         q_ids=None if segment_ids is None else _as_int32(segment_ids.q)[:, :, None],
         kv_ids=None if segment_ids is None else pad(_as_int32(segment_ids.kv)[:, None, :], 2),
     )
 
 
-def _as_int32(ids: jax.Array) -> jax.Array:
+def _as_int32(ids) -> jax.Array:
     """Segment ids as int32, equal exactly where they were."""
+    ids = jnp.asarray(ids)
     if ids.dtype == jnp.uint32:
         return lax.bitcast_convert_type(ids, jnp.int32)
     return ids.astype(jnp.int32)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _attend(call: Call, *arrays) -> jax.Array:
-    return attend(call, _as_kernels_take_them(call, *arrays))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _attend_with_residuals(call: Call, *arrays) -> tuple[jax.Array, jax.Array, jax.Array]:
-    return attend_with_residuals(call, _as_kernels_take_them(call, *arrays))

@@ -6,7 +6,6 @@ Each message names the argument, the value it got, the rule, and what to do.
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any, NamedTuple
 
 import jax
@@ -151,7 +150,8 @@ def _check_dtypes(q, k, v, ab, segment_ids) -> None:
 
 
 def _check_scale(sm_scale: Any) -> None:
-    if isinstance(sm_scale, bool) or not isinstance(sm_scale, numbers.Real):
+    real = int | float | np.integer | np.floating
+    if isinstance(sm_scale, bool) or not isinstance(sm_scale, real):
         raise TypeError(
             f"sm_scale={sm_scale!r} must be a Python or numpy real number, got "
             f"{type(sm_scale).__name__}; it is compiled into the kernel, so no array or tracer"

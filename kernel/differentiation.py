@@ -28,13 +28,13 @@ def attend(call: Call, inputs: Inputs) -> jax.Array:
       ValueError: differentiated, and the blocks lack the backward fields.
       NotImplementedError: differentiated twice.
     """
-    (o,) = _kernel("forward", call)(inputs)
+    (o,) = _run("forward", call, inputs)
     return o
 
 
 def attend_with_residuals(call: Call, inputs: Inputs) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(o, l, m) as `forward.forward` returns them. Not differentiable."""
-    return _kernel("forward_with_residuals", call)(inputs)
+    return _run("forward_with_residuals", call, inputs)
 
 
 def _attend_forward(call, inputs):
@@ -52,8 +52,8 @@ def _attend_backward(call, residuals, do):
     inputs, o, l, m = residuals
     di = jnp.sum(o.astype(jnp.float32) * do.astype(jnp.float32), axis=-1, keepdims=True)
     saved = Saved(l, m, do, di)
-    dk, dv = _kernel("dkv", call)(inputs, saved)
-    dq, dab = _kernel("dq", call)(inputs, saved)
+    dk, dv = _run("dkv", call, inputs, saved)
+    dq, dab = _run("dq", call, inputs, saved)
     return (Inputs(dq, dk, dv, dab, None, None),)
 
 
@@ -67,12 +67,15 @@ _KERNELS: dict[str, Callable] = {
 }
 
 
-def _kernel(name: str, call: Call):
-    """One kernel with its batching rule and its refusal to be differentiated."""
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(name: str, call: Call, *arrays):
+    """One kernel with its batching rule and its refusal to be differentiated.
 
+    jit stands here, inside the derivative rule, so that a kernel is traced once for all its uses.
+    """
     kernel = jax.custom_vjp(_folding_mapped_axis(functools.partial(_KERNELS[name], call)))
     kernel.defvjp(_refuse_second_derivative, _refuse_second_derivative)
-    return kernel
+    return kernel(*arrays)
 
 
 def _folding_mapped_axis(kernel):
