@@ -88,8 +88,8 @@ def backward_dkv(call: Call, inputs: Inputs, saved: Saved) -> tuple[jax.Array, j
         ],
         out_specs=(key_spec, key_spec),
         out_shape=(
-            jax.ShapeDtypeStruct(inputs.k.shape, inputs.k.dtype),
-            jax.ShapeDtypeStruct(inputs.v.shape, inputs.v.dtype),
+            tile.result(inputs, inputs.k.shape, inputs.k.dtype),
+            tile.result(inputs, inputs.v.shape, inputs.v.dtype),
         ),
         scratch_shapes=[pltpu.VMEM((block_k, head_dim), jnp.float32)] * 2,
         compiler_params=pltpu.CompilerParams(dimension_semantics=_SEMANTICS),
@@ -186,8 +186,8 @@ def backward_dq(call: Call, inputs: Inputs, saved: Saved) -> tuple[jax.Array, ja
         ],
         out_specs=(query_spec, None if ab is None else dab_spec),
         out_shape=(
-            jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),
-            None if ab is None else jax.ShapeDtypeStruct(ab.shape, ab.dtype),
+            tile.result(inputs, inputs.q.shape, inputs.q.dtype),
+            None if ab is None else tile.result(inputs, ab.shape, ab.dtype),
         ),
         scratch_shapes=[pltpu.VMEM((block_q, head_dim), jnp.float32)],
         compiler_params=pltpu.CompilerParams(dimension_semantics=_SEMANTICS),

@@ -63,7 +63,7 @@ def forward(call: Call, inputs: Inputs, *, save_residuals: bool) -> tuple[jax.Ar
     single_step = blocks.block_k == call.padded_kv_len
     column = (block_b, block_q, 1)
     scratch = [column, column, (block_b, block_q, head_dim)]
-    residual = jax.ShapeDtypeStruct((batch, heads, q_len, 1), jnp.float32)
+    residual = tile.result(inputs, (batch, heads, q_len, 1), jnp.float32)
     residuals = 2 if save_residuals else 0
     outputs, saved = pl.pallas_call(
         functools.partial(_single_step if single_step else _multi_step, call),
@@ -71,7 +71,7 @@ def forward(call: Call, inputs: Inputs, *, save_residuals: bool) -> tuple[jax.Ar
         in_specs=[inputs.only_present(specs)],
         out_specs=((query_spec,), (column_spec,) * residuals),
         out_shape=(
-            (jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),),
+            (tile.result(inputs, inputs.q.shape, inputs.q.dtype),),
             (residual,) * residuals,
         ),
         scratch_shapes=[] if single_step else [pltpu.VMEM(s, jnp.float32) for s in scratch],

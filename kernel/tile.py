@@ -70,6 +70,12 @@ class Inputs(NamedTuple):
         return Inputs(*(None if x is None else s for x, s in zip(self, specs, strict=True)))
 
 
+def result(inputs: Inputs, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
+    """What a kernel returns; under shard_map it varies over the mesh axes that q varies over."""
+    varying = jax.typeof(inputs.q).manual_axis_type
+    return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=varying)
+
+
 def matmul(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     """Product of two matrices over one axis of each, accumulated in float32.
 
