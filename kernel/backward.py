@@ -120,9 +120,9 @@ def _dkv_kernel(call, refs, saved, dk_ref, dv_ref, dk_acc, dv_acc):
         if call.q_len % block_q_major:
             # Beyond the last query a block holds anything; in a sum over queries it must be 0.
             inside = tile.positions((block_q, 1), 0, first_query) < call.q_len
-            s = jnp.where(inside, s, HIDDEN)
-            q = jnp.where(inside, q, jnp.zeros_like(q))
-            do = jnp.where(inside, do, jnp.zeros_like(do))
+            s = tile.select(inside, s, HIDDEN)
+            q = tile.select(inside, q, 0.0)
+            do = tile.select(inside, do, 0.0)
         p, ds = _weights_and_gradient(call, s, saved, queries, do, refs.v[keys, :])
         dv_acc[keys, :] += matmul(p.astype(do.dtype), do, (0, 0))
         dk_acc[keys, :] += matmul(ds.astype(q.dtype), q, (0, 0))
@@ -241,9 +241,9 @@ def _weights_and_gradient(call, s, saved, queries, do, v):
     NaN.
     """
     visible = s != HIDDEN
-    p = jnp.where(visible, jnp.exp(s - saved.m[queries, :]) / saved.l[queries, :], 0.0)
+    p = tile.select(visible, lax.exp(s - saved.m[queries, :]) / saved.l[queries, :], 0.0)
     dp = matmul(do, v, (1, 1))
     ds = (dp - saved.di[queries, :]) * p
     if call.sm_scale != 1.0:
         ds *= np.float32(call.sm_scale)
-    return p, jnp.where(visible, ds, 0.0)
+    return p, tile.select(visible, ds, 0.0)

@@ -94,9 +94,9 @@ def _single_step(call, refs, outs, residuals):
     for b in range(block_b):
         row = _batch_row(refs, b)
         s = tile.logits(call, row, ALL, ALL, first_query=first_query, first_key=0)
-        m = jnp.max(s, axis=1, keepdims=True)
-        p = jnp.exp(s - _finite(m))
-        l = jnp.sum(p, axis=1, keepdims=True)
+        m = tile.row_max(s)
+        p = lax.exp(s - _finite(m))
+        l = tile.row_sum(p)
         acc = matmul(p.astype(row.v.dtype), row.v[...], (1, 0))
         _store(b, outs, residuals, m, l, acc)
 
@@ -118,11 +118,11 @@ def _multi_step(call, refs, outs, residuals, m_ref, l_ref, acc_ref):
         row, keys = _batch_row(refs, b), pl.ds(start, block_k)
         s = tile.logits(call, row, ALL, keys, first_query=first_query, first_key=first_key + start)
         m_before = m_ref[b]
-        m = jnp.maximum(m_before, jnp.max(s, axis=1, keepdims=True))
-        p = jnp.exp(s - _finite(m))
-        rescale = jnp.exp(m_before - _finite(m))
+        m = lax.max(m_before, tile.row_max(s))
+        p = lax.exp(s - _finite(m))
+        rescale = lax.exp(m_before - _finite(m))
         m_ref[b] = m
-        l_ref[b] = rescale * l_ref[b] + jnp.sum(p, axis=1, keepdims=True)
+        l_ref[b] = rescale * l_ref[b] + tile.row_sum(p)
         acc_ref[b] = rescale * acc_ref[b] + matmul(p.astype(row.v.dtype), row.v[keys, :], (1, 0))
 
     def visit_keys():
@@ -148,13 +148,13 @@ def _batch_row(refs: Inputs, b: int) -> Inputs:
 
 def _finite(m):
     """A row's maximum as something to subtract: a row that saw no key yet has the maximum -inf."""
-    return jnp.where(m == HIDDEN, 0.0, m)
+    return tile.select(m == HIDDEN, 0.0, m)
 
 
 def _store(b, outs, residuals, m, l, acc):
     """Divides by the sum of weights; a row without a visible key gets exact zeros."""
     (o_ref,) = outs
-    o_ref[b] = jnp.where(l == 0.0, 0.0, acc / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)
+    o_ref[b] = tile.select(l == 0.0, 0.0, acc / tile.select(l == 0.0, 1.0, l)).astype(o_ref.dtype)
     if residuals:
         l_ref, m_ref = residuals
         l_ref[b] = l

@@ -125,8 +125,34 @@ def logits(call: Call, refs: Inputs, queries, keys, *, first_query, first_key) -
     if call.padded_kv_len != call.kv_len:
         visible.append(positions(s.shape, 1, first_key) < call.kv_len)
     for mask in visible:
-        s = jnp.where(mask, s, HIDDEN)
+        s = select(mask, s, HIDDEN)
     return s
+
+
+def select(mask: jax.Array, x, otherwise) -> jax.Array:
+    """`x` where `mask` holds, else `otherwise`; a column or a number stands for a whole tile.
+
+    As jnp.where, which takes several times as long to trace, and kernels are full of it.
+    """
+    shape = np.broadcast_shapes(mask.shape, np.shape(x), np.shape(otherwise))
+    dtype = jnp.result_type(x, otherwise)
+
+    def whole(part, dtype):
+        if np.ndim(part) == 0:
+            return lax.full(shape, part, dtype)
+        return part if part.shape == shape else lax.broadcast_in_dim(part, shape, (0, 1))
+
+    return lax.select_n(whole(mask, bool), whole(otherwise, dtype), whole(x, dtype))
+
+
+def row_max(s: jax.Array) -> jax.Array:
+    """The largest number of each row, as a column."""
+    return lax.expand_dims(lax.reduce_max(s, (1,)), (1,))
+
+
+def row_sum(p: jax.Array) -> jax.Array:
+    """The sum of each row, as a column."""
+    return lax.expand_dims(lax.reduce_sum(p, (1,)), (1,))
 
 
 def positions(shape: tuple[int, ...], axis: int, first) -> jax.Array:
