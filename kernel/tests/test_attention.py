@@ -91,6 +91,17 @@ def test_row_without_visible_key_is_zero_and_has_no_gradient():
     assert all(jnp.isfinite(x).all() for x in _gradient(_attention)(q, k, v, ab))
 
 
+@pytest.mark.parametrize("attend", [kernel.flash_attention, kernel.mha_reference_no_custom_vjp])
+def test_huge_hidden_logit_does_not_reach_a_gradient(attend):
+    q, k, v = (
+        jnp.ones((1, 1, 2, 1)),
+        jnp.asarray([0.0, 200.0]).reshape(1, 1, 2, 1),
+        jnp.ones((1, 1, 2, 1)),
+    )
+    gradients = jax.grad(lambda *x: attend(*x, causal=True).sum(), argnums=(0, 1, 2))(q, k, v)
+    assert all(jnp.isfinite(x).all() for x in gradients)
+
+
 def test_residuals_are_those_of_the_definition():
     q, k, v, ab = _arrays()
     o, l, m = kernel.attention_residuals(q, k, v, ab, causal=True, sm_scale=SCALE)
