@@ -110,30 +110,43 @@ class Truth:
         return self._forward_bounds.untested[..., 0]
 
     @cached_property
-    def values(self) -> dict[str, np.ndarray]:
-        """The true outputs by name: o, l, m, lse and, if there is a cotangent, dq, dk, dv, dab.
-
-        A row that sees nothing has o = 0, l = 0 and m = lse = -inf.
-        """
+    def _forward_values(self) -> dict[str, np.ndarray]:
         true = self._forward
-        values = {
+        return {
             "o": true.o,
             "l": np.where(true.rows, true.total, 0.0)[..., 0],
             "m": np.where(true.rows, true.m, -np.inf)[..., 0],
             "lse": np.where(true.rows, true.m + np.log(true.total), -np.inf)[..., 0],
         }
-        if self._do is not None:
-            grads = self._backward
-            values.update(dq=grads.dq, dk=grads.dk, dv=grads.dv, dab=grads.ds)
-        return values
+
+    @cached_property
+    def values(self) -> dict[str, np.ndarray]:
+        """The true outputs by name: o, l, m, lse and, if there is a cotangent, dq, dk, dv, dab.
+
+        A row that sees nothing has o = 0, l = 0 and m = lse = -inf.
+        """
+        if self._do is None:
+            return self._forward_values
+        grads = self._backward
+        gradients = {"dq": grads.dq, "dk": grads.dk, "dv": grads.dv, "dab": grads.ds}
+        return self._forward_values | gradients
+
+    def value(self, name: str) -> np.ndarray:
+        """One of `values`; gradients are computed only if one is asked for.
+
+        Raises ValueError for an output that is not among them.
+        """
+        values = self._forward_values if name in self._forward_values else self.values
+        if name not in values:
+            raise ValueError(f"output {name!r} is unknown here; known: {', '.join(values)}")
+        return values[name]
 
     def bound(self, name: str) -> np.ndarray:
         """Bound on one output, of its shape: infinite where nothing can be said, 0 where the
         result must be exact. The bound on l holds at the kernel's own m. Raises ValueError for an
         output that was not computed.
         """
-        if name not in self.values:
-            raise ValueError(f"output {name!r} is unknown here; known: {', '.join(self.values)}")
+        self.value(name)
         forward_half = self._forward_bounds.outputs
         return forward_half[name] if name in forward_half else self._backward_bounds[name]
 
@@ -152,7 +165,7 @@ class Truth:
         """
         got = np.asarray(got)
         bound = self.bound(name)
-        truth = self.values[name]
+        truth = self.value(name)
         if got.shape != truth.shape:
             raise ValueError(f"{name} has shape {got.shape}, its truth {truth.shape}")
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -161,7 +174,7 @@ class Truth:
                 if m is None:
                     raise ValueError("l can only be judged at the kernel's own m: pass m as well")
                 # Clipped: an m so far off fails its own check, and here only has to stay a number.
-                exponent = self.values["m"] - float64(m)
+                exponent = self.value("m") - float64(m)
                 at_own_m = np.exp(np.clip(exponent, -600, 600))
                 truth, scaled = truth * at_own_m, bound * at_own_m
             error = distance(truth, got)
