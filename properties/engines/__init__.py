@@ -2,10 +2,12 @@
 
 from properties.engines.errors import KernelFault, Unsupported
 from properties.engines.hardware import TOPOLOGIES, tpu_attached
+from properties.engines.interpret import SIMULATIONS
 from properties.engines.program import Program, modes_available, trace
 from properties.engines.stages import STAGES
 
 __all__ = [
+    "SIMULATIONS",
     "STAGES",
     "TOPOLOGIES",
     "KernelFault",

@@ -1,5 +1,6 @@
 """TPUs that are attached, and TPUs that are only compiled for."""
 
+import importlib.util
 import os
 from functools import cache
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import jax
 from jax.experimental import topologies
+
+from properties.engines.errors import Unsupported
 
 # One chip of each generation, under the names libtpu gives them.
 TOPOLOGIES = {
@@ -41,11 +44,14 @@ def tpu_attached() -> bool:
 def compile_only_device(generation: str) -> Any:
     """A device of `generation` to compile for; nothing can run on it.
 
-    Raises ValueError for a generation not in `TOPOLOGIES`.
+    Raises ValueError for a generation not in `TOPOLOGIES`, Unsupported where libtpu, which has the
+    compilers, is not installed.
     """
     if generation not in TOPOLOGIES:
         known = ", ".join(TOPOLOGIES)
         raise ValueError(f"generation {generation!r} is not known; choose one of {known}")
+    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        raise Unsupported("libtpu, which compiles for TPUs, is not installed")
     if not tpu_attached():
         # libtpu looks for its own machine even when it only compiles, and prints errors when it
         # finds none. These answer its questions.

@@ -14,16 +14,34 @@ import jax.extend.core as jex
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+SIMULATIONS: dict[str, dict[str, Any]] = {
+    "tpu-interpret": {},
+    **{
+        f"tpu-interpret-{dma}-order-{seed}": {
+            "dma_execution_mode": dma,
+            "random_seed": seed,
+            "num_cores_or_threads": 2,
+            "detect_races": True,
+        }
+        for dma in ("eager", "on_wait")
+        for seed in range(4)
+    },
+}
+"""Simulated TPUs by mode: one core, or two with race detection, which costs several times as much.
 
-def tpu_interpret_params(detect_races: bool = False) -> pltpu.InterpretParams:
+Copies between memories are made when they are started, or as late as they may be; grid axes that
+are parallel are visited in one of several random orders.
+"""
+
+
+def tpu_interpret_params(mode: str) -> pltpu.InterpretParams:
     """A simulated TPU that forgives nothing: memory starts as NaN, stray reads raise."""
-    return pltpu.InterpretParams(
-        uninitialized_memory="nan",
-        out_of_bounds_reads="raise",
-        detect_races=detect_races,
-        # Also makes the interpreter visit parallel grid axes in a random order.
-        random_seed=0,
-    )
+    defaults: dict[str, Any] = {
+        "uninitialized_memory": "nan",
+        "out_of_bounds_reads": "raise",
+        "random_seed": 0,
+    }
+    return pltpu.InterpretParams(**(defaults | SIMULATIONS[mode]))
 
 
 def with_interpret(program: jex.ClosedJaxpr, interpret: Any) -> jex.ClosedJaxpr:

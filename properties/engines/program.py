@@ -1,5 +1,6 @@
 """A target traced once, and every way of running the trace."""
 
+import importlib.util
 import itertools
 import sys
 from collections.abc import Callable
@@ -7,13 +8,20 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.export
 import jax.extend.core as jex
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
 from properties.engines import hardware, numpy_engine
 from properties.engines.errors import Unsupported
-from properties.engines.interpret import as_function, tpu_interpret_params, with_interpret
+from properties.engines.interpret import (
+    SIMULATIONS,
+    as_function,
+    tpu_interpret_params,
+    with_interpret,
+)
+from properties.engines.simulation import raising_faults
 from properties.engines.stages import STAGES
 
 Leaves = list[Any]
@@ -23,7 +31,7 @@ MODES = ("interpret", "tpu-interpret", "numpy", "tpu")
 # The interpreters compile much code to run it for milliseconds: LLVM's optimiser costs more than it
 # saves. It also contracts x * y - z to a fused multiply-add, which keeps the product's rounding
 # error: without it every operation rounds by itself, as the program says.
-_QUICK_COMPILE = {
+_QUICK_COMPILE: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
@@ -89,13 +97,13 @@ class Program:
 
         Args:
           mode: "interpret" (Pallas's HLO interpreter), "tpu-interpret" (simulated TPU memory,
-            uninitialised memory is NaN, stray reads raise), "tpu-interpret-races" (the same with
-            race detection), "numpy" (the fast engine), or "tpu" (the attached chip).
+            uninitialised memory is NaN, stray reads raise) or another of `SIMULATIONS`, "numpy"
+            (the fast engine), or "tpu" (the attached chip).
           args: arrays with the structure, shapes and dtypes that were traced.
 
         Raises ValueError for another mode or for arguments that differ from those traced;
-        Unsupported, before anything runs, if the NumPy engine lacks something the program uses;
-        KernelFault (NumPy) or the interpreter's own error if the program itself is at fault.
+        Unsupported, before anything runs, if the engine lacks something that is needed; KernelFault
+        (NumPy, and for a race) or the interpreter's own error if the program itself is at fault.
         """
         leaves = self._checked(args)
         if mode not in self._executables:
@@ -110,23 +118,45 @@ class Program:
                 raise
         return jax.tree.unflatten(self._out_structure, results)
 
-    def compile_for(self, generation: str) -> None:
-        """Compiles ahead of time for a TPU generation; no TPU is needed.
+    def lower_for(self, generation: str) -> jax.stages.Lowered:
+        """What the compiler of a TPU generation is given; no TPU is needed.
 
         Args:
           generation: one of "v4", "v5e", "v5p", "v6e", "tpu7x".
 
-        Raises ValueError for another generation, and the compiler's own error if it refuses.
+        Raises ValueError for another generation, Unsupported without libtpu, and what Pallas says
+        of a kernel that it cannot lower.
         """
-        sharding = hardware.single_device(hardware.compile_only_device(generation))
+        return self._lowered_for(hardware.compile_only_device(generation))
+
+    def compile_for(self, generation: str) -> None:
+        """Compiles ahead of time for a TPU generation, exactly what mode "tpu" runs on one.
+
+        Raises what `lower_for` raises, and the compiler's own error if it refuses.
+        """
+        lowered = self.lower_for(generation)
+        with STAGES.measure("compile"):
+            lowered.compile()
+
+    def export(self) -> jax.export.Exported:
+        """The program as `jax.export` gives it away for a TPU, as a function of flat arrays.
+
+        Raises Unsupported without flatbuffers, by which such a thing is serialised.
+        """
+        if importlib.util.find_spec("flatbuffers") is None:
+            raise Unsupported("flatbuffers, by which jax.export serialises, is not installed")
+        with STAGES.measure("lower"):
+            function = jax.jit(as_function(self.jaxpr))
+            return jax.export.export(function, platforms=["tpu"])(*self.shapes)
+
+    def _lowered_for(self, device: Any) -> jax.stages.Lowered:
+        sharding = hardware.single_device(device)
         shapes = [
             jax.ShapeDtypeStruct(traced.shape, traced.dtype, sharding=sharding)
             for traced in self.shapes
         ]
         with STAGES.measure("lower"):
-            lowered = jax.jit(as_function(self.jaxpr)).trace(*shapes).lower()
-        with STAGES.measure("compile"):
-            lowered.compile()
+            return jax.jit(as_function(self.jaxpr)).trace(*shapes).lower()
 
     def _checked(self, args: Any) -> Leaves:
         leaves, structure = jax.tree.flatten(args)
@@ -145,14 +175,20 @@ class Program:
 
     def _executable(self, mode: str) -> Callable[..., Leaves]:
         if mode == "interpret":
-            return self._compiled("cpu", with_interpret(self.jaxpr, True), _QUICK_COMPILE)
-        if mode in ("tpu-interpret", "tpu-interpret-races"):
-            params = tpu_interpret_params(detect_races=mode.endswith("races"))
-            return self._compiled("cpu", with_interpret(self.jaxpr, params), _QUICK_COMPILE)
+            return self._interpreted(True)
+        if mode in SIMULATIONS:
+            params = tpu_interpret_params(mode)
+            try:
+                simulated = self._interpreted(params)
+            except NotImplementedError as error:
+                raise Unsupported(f"Pallas simulates no TPU that could do this: {error}") from error
+            return raising_faults(simulated) if params.detect_races else simulated
         if mode == "numpy":
             return self._written_in_numpy()
         if mode == "tpu":
-            return self._compiled("tpu", self.jaxpr, {})
+            lowered = self._lowered_for(jax.devices("tpu")[0])
+            with STAGES.measure("compile"):
+                return lowered.compile()
         raise ValueError(f"mode {mode!r} is not known; choose one of {', '.join(MODES)}")
 
     def _written_in_numpy(self) -> Callable[..., Leaves]:
@@ -164,11 +200,10 @@ class Program:
         with STAGES.measure("lower"):
             return compile_program(self.jaxpr)
 
-    def _compiled(
-        self, platform: str, jaxpr: jex.ClosedJaxpr, options: dict[str, Any]
-    ) -> Callable[..., Leaves]:
-        with jax.default_device(jax.devices(platform)[0]):
+    def _interpreted(self, interpret: Any) -> Callable[..., Leaves]:
+        jaxpr = with_interpret(self.jaxpr, interpret)
+        with jax.default_device(jax.devices("cpu")[0]):
             with STAGES.measure("lower"):
                 lowered = jax.jit(as_function(jaxpr)).lower(*self.shapes)
             with STAGES.measure("compile"):
-                return lowered.compile(compiler_options=options)
+                return lowered.compile(compiler_options=_QUICK_COMPILE)

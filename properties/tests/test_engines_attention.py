@@ -1,5 +1,7 @@
 """The engines against each other on jax's own attention kernels, forward and backward."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,7 +66,7 @@ def blocks(minor):
 def test_flash_attention(dtype, causal, bias, segments, minor):
     q, k, v = (draw(2, 1, 256, 64, dtype=dtype) * dtype(n) for n in (1, 0.5, 2))
     ab = draw(2, 1, 256, 256) if bias else None
-    ids = np.repeat(np.int32([[0, 1], [2, 2]]), 128, axis=1) if segments else None
+    ids = jnp.repeat(jnp.array([[0, 1], [2, 2]], jnp.int32), 128, axis=1) if segments else None
 
     def function(q, k, v, ab, do):
         def attention(q, k, v, ab):
@@ -82,7 +84,7 @@ def test_flash_attention(dtype, causal, bias, segments, minor):
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_splash_attention(fused):
-    sizes = {"block_q": 128, "block_kv": 256, "block_kv_compute": 128}
+    sizes: dict[str, Any] = {"block_q": 128, "block_kv": 256, "block_kv_compute": 128}
     sizes |= {"block_q_dkv": 128, "block_kv_dkv": 256, "block_kv_dkv_compute": 128}
     sizes |= {} if fused else {"block_q_dq": 128, "block_kv_dq": 128}
     mask = masks.MultiHeadMask(
@@ -94,7 +96,7 @@ def test_splash_attention(fused):
         head_shards=1,
         q_seq_shards=1,
     )
-    ids = np.repeat(np.int32([3, 4]), 128)
+    ids = jnp.repeat(jnp.array([3, 4], jnp.int32), 128)
 
     def function(q, k, v, do):
         o, vjp = jax.vjp(lambda *qkv: kernel(*qkv, splash.SegmentIds(ids, ids)), q, k, v)
@@ -105,7 +107,7 @@ def test_splash_attention(fused):
 
 
 def test_paged_attention_with_its_copies():
-    lengths = np.int32([30, 100])
+    lengths = np.array([30, 100], np.int32)
     pages = np.random.default_rng(0).permutation(16).reshape(2, 8).astype(np.int32)
     args = (draw(2, 8, 128), draw(2, 16, 16, 128), draw(2, 16, 16, 128), lengths, pages)
     program = engines.trace(

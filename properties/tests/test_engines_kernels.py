@@ -91,7 +91,7 @@ def test_scalar_prefetch_steers_index_maps():
         out_specs=pl.BlockSpec((8, 128), lambda i, order: (i, 0)),
     )
     call = pl.pallas_call(kernel, grid_spec=grid_spec, out_shape=like(24, 128))
-    assert_agree(call, np.int32([2, 0, 1]), floats(24, 128))
+    assert_agree(call, np.array([2, 0, 1], np.int32), floats(24, 128))
 
 
 def test_dynamic_grid():
@@ -195,7 +195,7 @@ def test_branches_with_results():
     specs = [pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pltpu.VMEM)]
     call = pl.pallas_call(kernel, in_specs=specs, out_shape=like(8, 128))
     for n in range(3):
-        assert_agree(call, np.int32([n]), floats(8, 128))
+        assert_agree(call, np.array([n], np.int32), floats(8, 128))
 
 
 def test_reading_is_not_affected_by_later_writes():

@@ -51,12 +51,15 @@ EXACT = {
     "rounding": (lambda x: (jnp.floor(x), jnp.ceil(x), jnp.round(x * 4), jnp.trunc(x)), X),
     "round half away": (lambda x: lax.round(jnp.floor(4 * x) / 2), X),
     "sign": (lambda x, n: (jnp.sign(x), jnp.sign(n), jnp.abs(n), -n), X, N),
-    "integer_pow": (lambda x: (x**2, x**-2), np.float32([1, 2, 0.5, -4])),
+    "integer_pow": (lambda x: (x**2, x**-2), np.array([1, 2, 0.5, -4], np.float32)),
     "clamp": (lambda x: jnp.clip(x, -0.5, 0.5), X),
     "select": (lambda b, x, y: jnp.where(b, x, y), MASK, X, Y),
     "select among three": (lambda n, x: lax.select_n(n % 3, x, x + 1, x + 2), np.abs(N), X),
-    "is_finite": (jnp.isfinite, np.float32([0, np.inf, -np.inf, np.nan])),
-    "nan through max": (lambda x: (jnp.maximum(x, 0), jnp.max(x)), np.float32([np.nan, 1])),
+    "is_finite": (jnp.isfinite, np.array([0, np.inf, -np.inf, np.nan], np.float32)),
+    "nan through max": (
+        lambda x: (jnp.maximum(x, 0), jnp.max(x)),
+        np.array([np.nan, 1], np.float32),
+    ),
     "reductions": (lambda x: (x.max(1), x.min(0), x.max(), jnp.any(x > 1, 1), jnp.all(x > -9)), X),
     "integer sums": (lambda n: (n.sum(1), n.prod(0), jnp.cumsum(n, 1), jnp.cumprod(n, 0)), N),
     "running": (lambda n: (lax.cummax(n, 1), lax.cummin(n, 0), lax.cumsum(n, 0, reverse=True)), N),
@@ -64,7 +67,7 @@ EXACT = {
     "convert": (lambda x, n: ((x * 90).astype(jnp.int8), n.astype(jnp.float32), n != 0), X, N),
     "saturates": (
         lambda x: (x.astype(jnp.int32), x.astype(jnp.uint8)),
-        np.float32([3e9, -3e9, np.nan, np.inf, -1.5, 300]),
+        np.array([3e9, -3e9, np.nan, np.inf, -1.5, 300], np.float32),
     ),
     "bitcast": (lambda x: lax.bitcast_convert_type(x, jnp.int32), X),
     "bitcast narrower": (lambda x: lax.bitcast_convert_type(x, jnp.uint16), X),
@@ -86,9 +89,13 @@ EXACT = {
     "dynamic_update_slice": (lambda x: lax.dynamic_update_slice(x, x[:2, :2] * 9, (3, 1)), X),
     "pad": (lambda x: lax.pad(x, jnp.float32(7), [(1, 2, 0), (0, 1, 2)]), X),
     "pad that cuts": (lambda x: lax.pad(x, jnp.float32(7), [(-1, 0, 0), (-2, -1, 1)]), X),
-    "gather rows": (lambda x, n: x[n], X, np.int32([3, 0, 3, -1])),
-    "gather out of range": (lambda x, n: jnp.take(x, n, axis=0), X, np.int32([9, 0, -9])),
-    "gather clamped": (lambda x, n: jnp.take(x, n, 1, mode="clip"), X, np.int32([9, 0, 2])),
+    "gather rows": (lambda x, n: x[n], X, np.array([3, 0, 3, -1], np.int32)),
+    "gather out of range": (lambda x, n: jnp.take(x, n, axis=0), X, np.array([9, 0, -9], np.int32)),
+    "gather clamped": (
+        lambda x, n: jnp.take(x, n, 1, mode="clip"),
+        X,
+        np.array([9, 0, 2], np.int32),
+    ),
     "gather along": (lambda x, n: jnp.take_along_axis(x, n, 1), X, np.abs(N) % 6),
     "sort": (lambda x, y: (jnp.sort(x, 1), jnp.argsort(x, 0), lax.sort((x, y), dimension=1)), X, Y),
     "cond": (lambda x: lax.cond(x[0, 0] > 0, jnp.negative, lambda x: x * 2, x), X),
@@ -114,8 +121,8 @@ def test_same_result(name):
 
 def test_integer_division_truncates_and_survives_zero_and_overflow():
     limits = np.iinfo(np.int32)
-    dividends = np.int32([7, -7, 7, -7, 5, 0, limits.min, limits.min, limits.max])
-    divisors = np.int32([2, 2, -2, -2, 0, 0, -1, 1, -1])
+    dividends = np.array([7, -7, 7, -7, 5, 0, limits.min, limits.min, limits.max], np.int32)
+    divisors = np.array([2, 2, -2, -2, 0, 0, -1, 1, -1], np.int32)
     assert_identical(lambda n, m: (lax.div(n, m), lax.rem(n, m)), dividends, divisors)
     assert_identical(lambda n, m: (n // m, n % m), dividends[:4], divisors[:4])
     for dividend, divisor in zip(dividends, [*divisors[:-1], 3], strict=True):
@@ -147,7 +154,7 @@ def test_transcendental(name):
     assert ours.dtype == np.float32
     # Neither library rounds these correctly; both stay within a few units in the last place of 1
     # (logarithms cancel near 1, hence absolute as well as relative).
-    spacing = 8 * np.finfo(np.float32).eps
+    spacing = 8 * float(np.finfo(np.float32).eps)
     np.testing.assert_allclose(ours, theirs, rtol=spacing, atol=spacing)
 
 

@@ -31,7 +31,8 @@ def compile_program(program: jex.ClosedJaxpr) -> Callable[..., list[Any]]:
 
     def run(*leaves: Any) -> list[Any]:
         # Overflow to inf and NaN from masked positions are part of correct programs.
+        # And memory is laid out one way: a BLAS sums in another order along numbers with gaps.
         with np.errstate(all="ignore"):
-            return list(function(*map(np.asarray, leaves)))
+            return list(function(*(np.asarray(leaf, order="C") for leaf in leaves)))
 
     return run

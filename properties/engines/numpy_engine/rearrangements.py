@@ -45,7 +45,9 @@ def _reshape(names: Names, params: dict, out: Any, x: Operand) -> str:
 
 @register(RULES, "transpose")
 def _transpose(names: Names, params: dict, out: Any, x: Operand) -> str:
-    return f"{x}.transpose({tuple(map(int, params['permutation']))})"
+    # A BLAS sums in another order where numbers lie otherwise in memory, and bits would depend on
+    # whether an array had been turned.
+    return f"np.asarray({x}.transpose({tuple(map(int, params['permutation']))}), order='C')"
 
 
 @register(RULES, "rev")

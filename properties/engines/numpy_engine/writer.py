@@ -45,7 +45,7 @@ class Writer:
         """Writes `body` inline; returns the operands that hold its results."""
         values: dict[Any, Operand] = dict(zip(body.inputs, arguments, strict=True))
         for variable, value in body.constants:
-            values[variable] = self.source.constant(np.asarray(value))
+            values[variable] = self.source.constant(np.asarray(value, order="C"))
 
         def read(atom: Any) -> Operand:
             if jax_side.is_literal(atom):
