@@ -3,21 +3,29 @@
 Tests, replay and every later command go through here, so that all of them judge alike.
 """
 
-import dataclasses
-import operator
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
-
-import oracle
-from properties import programs, refusal
-from properties.case import Arrays, Blocks, Case, CaseError
+from properties import (
+    agreement,
+    compilation,
+    invariances,
+    memory,
+    programs,
+    refusal,
+    transformations,
+)
+from properties.case import Case
+from properties.judge import (
+    differentiated,
+    judge_backward,
+    judge_forward,
+    truth_of,
+    without_edge,
+    without_masked_cotangents,
+)
 from properties.result import Result, attempt
 from properties.targets import Target
-from properties.verdict import compare, raised
-
-PRIMALS = ("q", "k", "v", "ab")
+from properties.verdict import raised
 
 
 def outputs(case: Case, target: Target, mode: str) -> Result:
@@ -35,7 +43,7 @@ def outputs(case: Case, target: Target, mode: str) -> Result:
     )
     if got is not None:
         with result.judging():
-            _judge_forward(result, target, truth_of(case, target, result.mode, arrays), got)
+            judge_forward(result, target, truth_of(case, target, result.mode, arrays), got)
     return result
 
 
@@ -49,7 +57,7 @@ def gradients(case: Case, target: Target, mode: str) -> Result:
     zeros, so that a leak shows; it gets none where it may give anything.
     """
     result = Result("gradients", case, mode, skipped=target.unclaimed(case) or "")
-    of = _differentiated(case, target)
+    of = differentiated(case, target)
     if not of:
         result.skipped = f"{target.name} does not claim the gradient that is asked for"
     elif case.block_sizes is not None and not case.block_sizes.backward:
@@ -59,7 +67,7 @@ def gradients(case: Case, target: Target, mode: str) -> Result:
     arrays = case.arrays()
     if target.masked_rows == "any":
         with result.judging():
-            arrays = _without_masked_cotangents(arrays, truth_of(case, target, mode, arrays))
+            arrays = without_masked_cotangents(arrays, truth_of(case, target, mode, arrays))
     got = attempt(
         result,
         target,
@@ -70,10 +78,10 @@ def gradients(case: Case, target: Target, mode: str) -> Result:
     if got is not None:
         with result.judging():
             truth = truth_of(case, target, result.mode, arrays)
-            _judge_forward(result, target, truth, got)
+            judge_forward(result, target, truth, got)
             # Gradients from a wrong o, l or m would be judged against nonsense.
             if result.failure is None:
-                _judge_backward(result, truth, arrays, got, of)
+                judge_backward(result, truth, arrays, got, of)
     return result
 
 
@@ -86,9 +94,7 @@ def refusals(case: Case, target: Target, mode: str) -> Result:
     """
     if case.breaks is not None:
         return refusal.refusal(case, target, mode)
-    plain = _without_edge(case)
-    backward = plain.block_sizes is None or plain.block_sizes.backward
-    judge = gradients if backward and "gradients" in target.features else outputs
+    judge = _fullest(case, target)
     result = judge(case, target, mode)
     result.name = "refusals"
     if "everywhere" not in case.parameters:
@@ -102,30 +108,34 @@ def refusals(case: Case, target: Target, mode: str) -> Result:
     return result
 
 
-PROPERTIES: dict[str, Callable[[Case, Target, str], Result]] = {
+def engines(case: Case, target: Target, mode: str) -> Result:
+    """What is right in the NumPy engine is right in Pallas's interpreter, and what is wrong, wrong.
+
+    Both run the same traced program, with all outputs and gradients that the case allows, and are
+    held to the same bounds: two right results cannot be further apart than these allow.
+    """
+    return agreement.agreement(_fullest(case, target), case, target, mode)
+
+
+Property = Callable[[Case, Target, str], Result]
+
+PROPERTIES: dict[str, Property] = {
     "outputs": outputs,
     "gradients": gradients,
     "refusals": refusals,
+    "engines": engines,
+    "memory": lambda case, target, mode: memory.memory(_fullest(case, target), case, target),
+    "compilation": compilation.compilation,
+    **invariances.PROPERTIES,
+    **transformations.PROPERTIES,
 }
 
 
-def truth_of(case: Case, target: Target, mode: str, arrays: Arrays) -> oracle.Truth:
-    """The oracle's truth and bounds on `case` as the target computes it in `mode`."""
-    case = _without_edge(case)
-    segment_ids = None
-    if arrays.q_segment_ids is not None:
-        segment_ids = (arrays.q_segment_ids, arrays.kv_segment_ids)
-    return oracle.Truth(
-        arrays.q,
-        arrays.k,
-        arrays.v,
-        arrays.ab,
-        segment_ids,
-        arrays.do,
-        causal=case.causal,
-        sm_scale=case.sm_scale,
-        arithmetic=target.arithmetic(case, mode),
-    )
+def _fullest(case: Case, target: Target) -> Property:
+    """The property that judges all that an accepted call gives."""
+    sizes = without_edge(case).block_sizes
+    backward = sizes is None or sizes.backward
+    return gradients if backward and "gradients" in target.features else outputs
 
 
 def _compile(result: Result, target: Target, generation: str, *, backward: bool) -> None:
@@ -133,7 +143,7 @@ def _compile(result: Result, target: Target, generation: str, *, backward: bool)
     case = result.case
     arrays = case.arrays()
     if backward:
-        program = programs.gradients(case, target, arrays, _differentiated(case, target))
+        program = programs.gradients(case, target, arrays, differentiated(case, target))
     else:
         program = programs.outputs(case, target, arrays)
     result.ran.append(f"compiled for {generation}")
@@ -142,88 +152,3 @@ def _compile(result: Result, target: Target, generation: str, *, backward: bool)
     # A compiler's error has no type of its own, and every one is the finding.
     except Exception as error:
         result.verdicts.append(raised(error, f"compiling for {generation}"))
-
-
-def _judge_forward(
-    result: Result, target: Target, truth: oracle.Truth, got: dict[str, Any]
-) -> None:
-    judged = np.ones_like(truth.rows) if target.masked_rows == "zero" else truth.rows
-    result.rows += int(judged.sum())
-    result.untested_rows += int((judged & truth.untested_rows).sum())
-    dtype = result.case.dtype
-    result.verdicts.append(compare(truth, "o", got["o"], dtype=dtype, judged_rows=judged))
-    if "residuals" not in got:
-        return
-    # The forward that saves residuals may be another kernel than the one that does not.
-    o, *statistics = got["residuals"]
-    saved = compare(truth, "o", o, dtype=dtype, judged_rows=judged)
-    if not saved.passed:
-        saved = dataclasses.replace(saved, message=f"as saved for the backward {saved.message}")
-    result.verdicts.append(saved)
-    # m first: l has a meaning only at an m that is right.
-    names = ("m", "l") if len(statistics) == 2 else ("lse",)
-    for name, statistic in zip(names, reversed(statistics), strict=True):
-        verdict = compare(
-            truth,
-            name,
-            statistic,
-            dtype="float32",
-            judged_rows=truth.rows,
-            kernel_m=statistics[-1],
-        )
-        result.verdicts.append(verdict)
-        if not verdict.passed:
-            return
-
-
-def _judge_backward(
-    result: Result,
-    truth: oracle.Truth,
-    arrays: Arrays,
-    got: dict[str, Any],
-    of: tuple[str, ...],
-) -> None:
-    if "residuals" in got:
-        truth = truth.given((got["o"], *got["residuals"][1:]))
-    for name in of:
-        primal = getattr(arrays, name)
-        result.verdicts.append(compare(truth, f"d{name}", got[f"d{name}"], dtype=primal.dtype.name))
-
-
-def _differentiated(case: Case, target: Target) -> tuple[str, ...]:
-    """What of q, k, v and ab the case is differentiated by, as far as the target claims that."""
-    present = PRIMALS if case.bias is not None else PRIMALS[:-1]
-    asked = case.parameters.get("gradient_of", list(present))
-    if not isinstance(asked, list) or not asked or not all(name in present for name in asked):
-        raise CaseError(
-            f"parameters.gradient_of: got {asked!r}; expected a list of some of "
-            f"{', '.join(present)}"
-        )
-    claimed = {"gradients", "bias_gradient"} & target.features
-    if "gradients" not in claimed:
-        return ()
-    # In this order, whatever the case's: it is part of what a program is kept by.
-    return tuple(
-        name for name in present if name in asked and (name != "ab" or "bias_gradient" in claimed)
-    )
-
-
-def _without_edge(case: Case) -> Case:
-    """The case that says in plain forms what a call at the edge passes in unusual ones."""
-    if "edge" not in case.parameters:
-        return case
-    passed, blocks = programs.static_arguments(case)
-    sizes = {name: operator.index(size) for name, size in (blocks or {}).items()}
-    return dataclasses.replace(
-        case,
-        causal=bool(passed["causal"]),
-        sm_scale=float(passed["sm_scale"]),
-        block_sizes=Blocks(**sizes) if sizes else None,
-        parameters={},
-    )
-
-
-def _without_masked_cotangents(arrays: Arrays, truth: oracle.Truth) -> Arrays:
-    do = arrays.do.copy()
-    do[~truth.rows] = 0
-    return arrays._replace(do=do)

@@ -198,20 +198,20 @@ def _bundle(joint: Iterable[dict[str, str]]) -> Bundle:
 @functools.cache
 def legal_pairs(of: space.Space) -> frozenset[Pair]:
     """Every pair of feature values that some case of a space shows."""
-    contexts = _contexts(of)
-    atoms = sorted({atom for context in contexts for bundle in context for atom in _reach(bundle)})
+    every = contexts(of)
+    atoms = sorted({atom for context in every for bundle in context for atom in _reach(bundle)})
     # Sets of atoms as the bits of an integer: there are thousands of contexts to unite.
     bit = {atom: 1 << number for number, atom in enumerate(atoms)}
     reach: dict[Bundle, int] = {}
     together: dict[Bundle, dict[Atom, int]] = {}
-    for bundle in {bundle for context in contexts for bundle in context}:
+    for bundle in {bundle for context in every for bundle in context}:
         reach[bundle] = sum(bit[atom] for atom in _reach(bundle))
         together[bundle] = {
             atom: sum(bit[other] for other in _reach(joint for joint in bundle if atom in joint))
             for atom in _reach(bundle)
         }
     partners = dict.fromkeys(atoms, 0)
-    for context in contexts:
+    for context in every:
         everything = sum(reach[bundle] for bundle in context)
         for bundle in context:
             elsewhere = everything ^ reach[bundle]
@@ -229,7 +229,7 @@ def _reach(bundle: Iterable[frozenset[Atom]]) -> frozenset[Atom]:
     return frozenset[Atom]().union(*bundle)
 
 
-def _contexts(of: space.Space) -> set[tuple[Bundle, ...]]:
+def contexts(of: space.Space) -> set[tuple[Bundle, ...]]:
     """The bundles of every combination of dimensions and of what the explicit blocks cover."""
     free = [
         _bundle({"dtype": dtype} for dtype in of.dtypes),
@@ -237,7 +237,7 @@ def _contexts(of: space.Space) -> set[tuple[Bundle, ...]]:
         _bundle({"values": family} for family in values.FAMILIES),
     ]
     modes = space.block_modes(of.backward) if of.block_sizes else (None,)
-    contexts = set()
+    found = set()
     for q_len, kv_len in product(of.q_lengths, of.kv_lengths):
         for batch in space.batches(q_len, kv_len):
             segments = _segments_bundle(of.segments, *space.segment_layouts(q_len, kv_len, batch))
@@ -247,8 +247,8 @@ def _contexts(of: space.Space) -> set[tuple[Bundle, ...]]:
                     dimensions = _bundle([_dimensions(batch, heads, q_len, kv_len, head_dim)])
                     scales = _scale_bundle(of.bias, head_dim)
                     for of_mode in blocks:
-                        contexts.add((dimensions, *free, scales, segments, *of_mode))
-    return contexts
+                        found.add((dimensions, *free, scales, segments, *of_mode))
+    return found
 
 
 @functools.cache

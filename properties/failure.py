@@ -43,11 +43,13 @@ def text(failure: dict[str, Any]) -> str:
             f"ratio {_number(verdict['ratio'])}"
         )
     case = json.dumps(failure["case"])
+    # A bare case would be run under other properties.
+    report = json.dumps({name: failure[name] for name in ("schema", "property", "case")})
     lines += [
         f"  target {failure['target']}, mode {failure['mode']}, "
         f"masked rows {failure['masked_rows']}",
         f"  case: {case}",
-        f"  replay: echo {shlex.quote(case)} | {_command(failure)}",
+        f"  replay: echo {shlex.quote(report)} | {_command(failure)}",
     ]
     return "\n".join(lines)
 

@@ -1,7 +1,9 @@
 """The pytest side: options, Hypothesis profiles, the budget, failures that explain themselves."""
 
+import os
 import pathlib
-from collections import Counter
+import zlib
+from collections import defaultdict
 from collections.abc import Generator
 from typing import TypeGuard
 
@@ -19,10 +21,21 @@ from properties.run import Budget, BudgetSpent, Run, seconds_of
 # has none: a clock must not decide what it tests.
 _PROFILES: dict[str, tuple[int, str | None]] = {
     "smoke": (4, "10s"),
-    "dev": (40, "150s"),
-    "ci": (40, None),
+    "dev": (30, "180s"),
+    "ci": (30, None),
     "nightly": (100_000, "8h"),
 }
+
+# Properties share the budget by the files of their tests, evenly but for these: gradients carry
+# most of the covering set, refusals compile, and agreement is a sample that a slow engine takes
+# most of.
+_SHARES = {"test_gradients.py": 3.0, "test_refusals.py": 2.0, "test_agreement.py": 0.5}
+
+# Weight of a test that runs no kernel, where one that does weighs 1.
+_LIGHT = 0.1
+
+# Tells this run from others, where xdist has no name for it.
+_STARTED = os.urandom(8).hex()
 
 _RUN = pytest.StashKey[Run]()
 _BUDGET = pytest.StashKey[Budget]()
@@ -60,7 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Checks the options before anything runs. Comes before Hypothesis's own plugin, which loads
     the profile that `--hypothesis-profile` names."""
     environment.settle()
+    config.addinivalue_line("markers", "covering(property, shards): shares a covering set of cases")
     _register_profiles(config.rootpath)
+    if config.getoption("maxschedchunk", None) is None:
+        # pytest-xdist would hand out tests in batches, and leave one worker with all the long ones.
+        config.option.maxschedchunk = 1
     mode = config.getoption("mode")
     if mode == "tpu" and not engines.tpu_attached():
         raise pytest.UsageError("--mode tpu: no TPU is attached to this machine")
@@ -118,15 +135,35 @@ def _run(pytestconfig: pytest.Config) -> Run:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Regressions come first: what failed once is what fails again."""
-    items.sort(key=lambda item: item.path.name != "test_regressions.py")
+    """What fails most is run first: what failed once, rules, which cost next to nothing, then the
+    properties that compare with the truth."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    if item.path.name == "test_regressions.py":
+        return 0
+    if _runs_no_kernel(item):
+        return 1
+    return 2 if item.get_closest_marker("covering") else 3
+
+
+def _runs_no_kernel(item: pytest.Item) -> bool:
+    """Whether this is a test of a rule of the contract, which a call breaks before it runs."""
+    return isinstance(item, pytest.Function) and "rule" in item.fixturenames
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Weighs the tests: every property gets the same time, and its tests share that evenly."""
+    """Weighs the tests: those of one property share its part of the time."""
     config = session.config
-    tests = [item for item in session.items if _draws_cases(item)]
-    of_property = Counter(item.path for item in tests)
+    weights = {
+        item: _LIGHT if _runs_no_kernel(item) else 1.0
+        for item in session.items
+        if _draws_cases(item)
+    }
+    of_property: defaultdict[pathlib.Path, float] = defaultdict(float)
+    for item, weight in weights.items():
+        of_property[item.path] += weight
     budget = config.getoption("budget")
     if budget is None:
         # Options of Hypothesis's plugin derive profiles of their own, "dev-with-...", from ours.
@@ -134,21 +171,51 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _, budget = _PROFILES.get(profile, (0, None))
     config.stash[_BUDGET] = Budget(
         seconds=float("inf") if budget is None else seconds_of(budget),
-        weights={item.nodeid: 1 / of_property[item.path] for item in tests},
+        weights={
+            item.nodeid: _SHARES.get(item.path.name, 1) * weight / of_property[item.path]
+            for item, weight in weights.items()
+        },
         workers=int(getattr(config, "workerinput", {}).get("workercount", 1)),
     )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if not _draws_cases(item):
-        return
     config = item.config
+    if not _draws_cases(item):
+        config.stash[_RUN].begin(float("inf"), planned=0)
+        return
     share = config.stash[_BUDGET].share(item.nodeid)
-    config.stash[_RUN].begin(share, planned=settings().max_examples)
+    # Hypothesis keeps what `settings` decorates a test with here, and has no public way to ask.
+    own: settings = item.obj._hypothesis_internal_use_settings
+    config.stash[_RUN].begin(share, planned=own.max_examples)
     seed = config.getoption("hypothesis_seed", None)
-    if seed is not None:
-        # Left alone, Hypothesis gives every test the same stream of cases.
+    if seed is not None or own.derandomize:
+        # Left alone, Hypothesis gives all tests of one function the same stream of cases.
         hypothesis.seed(f"{seed} {item.nodeid}")(item.obj)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Guides the tests that share a covering set: those marked `covering(property, shards)`."""
+    marker = item.get_closest_marker("covering")
+    if marker is None or not isinstance(item, pytest.Function):
+        return (yield)
+    (name,), shards = marker.args, marker.kwargs["shards"]
+    shard, run = item.callspec.params["shard"], item.config.stash[_RUN]
+    assert isinstance(shard, int)
+    with provider.guided(run.guide(name, shard, shards, _seed(item.config))):
+        return (yield)
+
+
+def _seed(config: pytest.Config) -> int:
+    """What covering sets are drawn from, the same in all workers of a run."""
+    given = config.getoption("hypothesis_seed", None)
+    if given is not None:
+        return zlib.crc32(str(given).encode())
+    if settings().derandomize:
+        return 0
+    run = getattr(config, "workerinput", {}).get("testrunuid", str(_STARTED))
+    return zlib.crc32(run.encode())
 
 
 @pytest.hookimpl(wrapper=True)

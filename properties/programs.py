@@ -47,7 +47,14 @@ def inputs(arrays: Arrays) -> tuple[Any, ...]:
 
 
 def outputs(case: Case, target: Target, arrays: Arrays) -> Any:
-    """Program of q, k, v, ab, q segment ids, kv segment ids (None where absent) that gives {"o"},
+    """The program of `forward_function`, traced for arrays of these shapes."""
+    key = (*_key(case, target), "outputs")
+    function = forward_function(case, target)
+    return _programs.get(key, lambda: engines.trace(function, *inputs(arrays)))
+
+
+def forward_function(case: Case, target: Target) -> Callable[..., dict[str, Any]]:
+    """Function of q, k, v, ab, q segment ids, kv segment ids (None where absent) that gives {"o"},
     and {"residuals"} where the target lets them be read."""
 
     def forward(q: Any, k: Any, v: Any, ab: Any, q_ids: Any, kv_ids: Any) -> dict[str, Any]:
@@ -57,13 +64,21 @@ def outputs(case: Case, target: Target, arrays: Arrays) -> Any:
             results["residuals"] = residuals(q, k, v, ab)
         return results
 
-    key = (*_key(case, target), "outputs")
-    return _programs.get(key, lambda: engines.trace(forward, *inputs(arrays)))
+    return forward
 
 
 def gradients(case: Case, target: Target, arrays: Arrays, of: tuple[str, ...]) -> Any:
-    """Program of the arguments of `outputs` and the cotangent do. It gives {"o"}, the gradient of
-    each name in `of` ("q" as "dq" and so on), and {"residuals"} where they can be read."""
+    """The program of `backward_function`, traced for arrays of these shapes."""
+    key = (*_key(case, target), "gradients", of)
+    function = backward_function(case, target, of)
+    return _programs.get(key, lambda: engines.trace(function, *inputs(arrays), arrays.do))
+
+
+def backward_function(
+    case: Case, target: Target, of: tuple[str, ...]
+) -> Callable[..., dict[str, Any]]:
+    """Function of what `forward_function` takes and the cotangent do. It gives {"o"}, the gradient
+    of each name in `of` ("q" as "dq" and so on), and {"residuals"} where they can be read."""
 
     def backward(
         q: Any, k: Any, v: Any, ab: Any, q_ids: Any, kv_ids: Any, do: Any
@@ -81,8 +96,7 @@ def gradients(case: Case, target: Target, arrays: Arrays, of: tuple[str, ...]) -
             results["residuals"] = residuals(q, k, v, ab)
         return results
 
-    key = (*_key(case, target), "gradients", of)
-    return _programs.get(key, lambda: engines.trace(backward, *inputs(arrays), arrays.do))
+    return backward
 
 
 def _key(case: Case, target: Target) -> tuple[Hashable, ...]:

@@ -30,9 +30,11 @@ class Reporter:
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """A worker of pytest-xdist has ended; one that crashed sends nothing."""
         sent = getattr(node, "workeroutput", {}).get("attention_properties")
-        if sent is not None:
-            self._run.tally.merge(sent["tally"])
-            self._cpu_seconds += sent["cpu_seconds"]
+        if sent is None:
+            self._run.tally.lost_workers.append(node.gateway.id)
+            return
+        self._run.tally.merge(sent["tally"])
+        self._cpu_seconds += sent["cpu_seconds"]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self._cpu_seconds += time.process_time()
@@ -62,10 +64,11 @@ class Reporter:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         tally = self._run.tally
-        if not tally.properties:
+        if not (tally.properties or tally.lost_workers):
             return
         terminalreporter.section("attention properties")
-        for line in summary.lines(tally):
+        nightly = settings.get_current_profile_name().startswith("nightly")
+        for line in summary.lines(tally, triples=nightly):
             terminalreporter.line(line)
         if tally.vacuous:
             terminalreporter.line(f"FAILED: {tally.vacuous}", red=True)

@@ -27,7 +27,8 @@ class Result:
     compilers included. `rows` counts the rows of
     queries that were judged, `untested_rows` those among them of which the bound says nothing.
     `refused` and `skipped` say why there is nothing to judge: the target refused, or never claimed
-    the case. `fallback` says why a slower engine than the first had to run.
+    the case. `fallback` says why a slower engine than the first had to run. `got` is what the
+    target gave last, None if nothing.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Result:
     fallback: str = ""
     ran: list[str] = dataclasses.field(default_factory=list)
     oracle_seconds: float = 0.0
+    got: Any = None
 
     @property
     def failure(self) -> Verdict | None:
@@ -95,16 +97,16 @@ def attempt(result: Result, target: Target, trace: Callable[[], Any], *args: Any
         return None
     for engine in engines_for(result.mode):
         try:
-            got = program.run(engine, *args)
+            result.got = program.run(engine, *args)
         except engines.Unsupported as error:
             result.fallback = str(error)
             continue
         except Exception as error:
             result.verdicts.append(raised(error, f"running in {engine}"))
-            got = None
+            result.got = None
         result.mode = engine
         result.ran.append(engine)
-        return got
+        return result.got
     result.skipped = result.fallback
     return None
 

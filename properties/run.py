@@ -1,5 +1,6 @@
 """One run of the suite: the target, the engine, the time that is left, and what was found."""
 
+import functools
 import re
 import time
 import unittest
@@ -8,6 +9,8 @@ from dataclasses import replace
 
 from properties import checks, failure, space, values
 from properties.case import Case
+from properties.covering import Drawn, covering_sets
+from properties.guide import Guide
 from properties.tally import Tally
 from properties.targets import Target
 
@@ -64,17 +67,25 @@ class Run:
     def __init__(self, target: Target, mode: str) -> None:
         self.target = target
         self.mode = mode
-        self.tally = Tally(space.Space(**target.restrictions))
+        self.space = space.Space(**target.restrictions)
+        self.tally = Tally(self.space)
+        self._covering_sets = functools.cache(self._make_covering_sets)
         self._deadline = float("inf")
-        self._planned = 0
-        self._done = 0
+        self._unvisited = 0
         self._failing = False
 
+    def guide(self, name: str, shard: int, shards: int, seed: int) -> Guide:
+        """Chooses the cases of one of several tests that share the cases of a property."""
+        of = replace(self.space, backward=True) if name == "gradients" else self.space
+        return Guide(of, self._covering_sets(seed).get(name, []), shard, shards)
+
+    def _make_covering_sets(self, seed: int) -> dict[str, list[Drawn]]:
+        return covering_sets(self.space, seed, gradients="gradients" in self.target.features)
+
     def begin(self, seconds: float, planned: int) -> None:
-        """A test starts that may take so many seconds and plans so many cases."""
+        """A test starts that may take so many seconds and plans to draw so many cases."""
         self._deadline = time.monotonic() + seconds
-        self._planned = planned
-        self._done = 0
+        self._unvisited = planned
         self._failing = False
 
     def explore(self, name: str, case: Case) -> None:
@@ -82,20 +93,24 @@ class Run:
         __tracebackhide__ = True
         self.check(name, case)
         for other in _with_other_data(case, _FURTHER_DRAWS):
-            self.check(name, other)
+            self._judge(name, other)
 
     def check(self, name: str, case: Case) -> None:
-        """Runs one case through the property `name` and counts it.
+        """Runs one drawn case through the property `name` and counts it.
 
         Raises failure.PropertyFailure if the property does not hold, BudgetSpent if the test's
         time is over (unless it has failed: then the failure is still being reduced).
         """
         __tracebackhide__ = True
-        start = time.monotonic()
-        if start > self._deadline and not self._failing:
-            self.tally.properties[name].unvisited += max(self._planned - self._done, 0)
+        if time.monotonic() > self._deadline and not self._failing:
+            self.tally.properties[name].unvisited += max(self._unvisited, 1)
             raise BudgetSpent("its share of the budget is used up")
-        self._done += 1
+        self._unvisited -= 1
+        self._judge(name, case)
+
+    def _judge(self, name: str, case: Case) -> None:
+        __tracebackhide__ = True
+        start = time.monotonic()
         result = checks.PROPERTIES[name](case, self.target, self.mode)
         self.tally.add(result, time.monotonic() - start)
         if result.failure is not None:

@@ -91,6 +91,10 @@ class Space:
             )
 
 
+DIMENSIONS = ("q_len", "kv_len", "batch", "heads", "head_dim")
+"""What is chosen first, in this order; all other options follow from it."""
+
+
 def draw_case(choose: Choose, space: Space) -> Case:
     """One case of `space`, every choice of it made by `choose`."""
     q_len = choose(space.q_lengths)

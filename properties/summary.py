@@ -4,7 +4,7 @@ from typing import Any
 
 from properties import environment
 from properties.case import DTYPES
-from properties.tally import Ratios, Tally
+from properties.tally import PropertyTally, Ratios, Tally
 from properties.targets import Target
 from properties.verdict import json_number
 
@@ -15,8 +15,11 @@ STAGES = ("trace", "lower", "compile", "run", "oracle")
 _REASONS_SHOWN = 6
 
 
-def lines(tally: Tally) -> list[str]:
-    """What was run, how close to the bounds it came, what was left out, where the time went."""
+def lines(tally: Tally, *, triples: bool = False) -> list[str]:
+    """What was run, how close to the bounds it came, what was left out, where the time went.
+
+    `triples`: say how many triples of features were visited too; counting them takes seconds.
+    """
     counts = tally.counts
     modes = ", ".join(f"{count} in {mode}" for mode, count in tally.modes.most_common())
     text = [
@@ -24,9 +27,10 @@ def lines(tally: Tally) -> list[str]:
         f"{_elements(tally):,} elements compared, "
         f"{len(tally.coverage.visited)} of {len(tally.coverage.legal)} pairs of features",
         "  ".join(
-            f"{name} {each.cases} cases {each.seconds:.0f} s"
-            for name, each in sorted(tally.properties.items())
+            f"{group} {each.cases} cases {each.seconds:.0f} s"
+            for group, each in _by_group(tally).items()
         ),
+        *([f"{tally.triples.visited} of {tally.triples.legal} triples"] if triples else []),
         *_ratio_table(tally),
     ]
     untested = counts["untested_rows"]
@@ -36,12 +40,22 @@ def lines(tally: Tally) -> list[str]:
     text += _reasons(f"refused         {sum(tally.refused.values())}", refused)
     skipped = [(f"{what}: {why}", count) for (what, why), count in tally.skipped.most_common()]
     text += _reasons(f"skipped         {sum(tally.skipped.values())}", skipped)
-    for name, each in sorted(tally.properties.items()):
+    for group, each in _by_group(tally).items():
         if each.unvisited:
-            text.append(f"out of budget   {each.unvisited} cases of {name} not visited")
+            text.append(f"out of budget   {each.unvisited} cases of {group} not visited")
+    for worker in tally.lost_workers:
+        text.append(f"lost            worker {worker} crashed: none of its cases is counted here")
     seconds = tally.stage_seconds()
     text.append("seconds         " + "  ".join(f"{s} {seconds.get(s, 0.0):.1f}" for s in STAGES))
     return text
+
+
+def _by_group(tally: Tally) -> dict[str, PropertyTally]:
+    """The properties, those of one family ("family.name") as one."""
+    groups: dict[str, PropertyTally] = {}
+    for name, each in sorted(tally.properties.items()):
+        groups.setdefault(name.split(".")[0], PropertyTally()).add(each)
+    return groups
 
 
 def report(
@@ -64,6 +78,10 @@ def report(
         {"what": name, "why": "out of budget", "cases": each.unvisited}
         for name, each in tally.properties.items()
         if each.unvisited
+    ]
+    skipped += [
+        {"what": f"worker {worker}", "why": "crashed, none of its cases is counted"}
+        for worker in tally.lost_workers
     ]
     return {
         "schema": 1,
@@ -88,11 +106,14 @@ def report(
             if any((name, dtype) in tally.ratios for dtype in DTYPES)
         },
         "pairs": {"visited": len(tally.coverage.visited), "legal": len(tally.coverage.legal)},
+        "triples": {"visited": tally.triples.visited, "legal": tally.triples.legal},
         "stages": {name: stages.get(name, 0.0) for name in STAGES},
         "properties": {
             name: {
                 "cases": each.cases,
                 "seconds": each.seconds,
+                "elements": each.elements,
+                "worst_ratio": json_number(each.worst_ratio),
                 "verdict": "fail" if each.failures else "pass",
             }
             for name, each in sorted(tally.properties.items())

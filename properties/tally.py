@@ -15,6 +15,7 @@ from properties import engines
 from properties.coverage import Coverage
 from properties.result import Result
 from properties.space import Space
+from properties.triples import Triples
 
 # A run that could not judge more than this part of its rows has not tested what it says it tested.
 UNTESTED_LIMIT = 0.02
@@ -49,17 +50,24 @@ class Ratios:
 
 @dataclasses.dataclass
 class PropertyTally:
-    """The cases of one property; `unvisited` are those that the budget left no time for."""
+    """The cases of one property; `unvisited` are those that the budget left no time for.
+
+    `elements` were held against a bound, of which `worst_ratio` came closest to it.
+    """
 
     cases: int = 0
     seconds: float = 0.0
     failures: int = 0
     unvisited: int = 0
+    elements: int = 0
+    worst_ratio: float = 0.0
 
     def add(self, other: "PropertyTally") -> None:
+        worst = max(self.worst_ratio, other.worst_ratio)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name) + getattr(other, field.name)
             setattr(self, field.name, value)
+        self.worst_ratio = worst
 
 
 class Tally:
@@ -77,11 +85,17 @@ class Tally:
         self.skipped: Counter[tuple[str, str]] = Counter()
         self.stages: defaultdict[str, float] = defaultdict(float)
         self.failures: list[dict[str, Any]] = []
+        self.lost_workers: list[str] = []
 
     @functools.cached_property
     def coverage(self) -> Coverage:
         """Pairs of features visited. Not made before it is needed: it takes a second."""
         return Coverage(self._space)
+
+    @functools.cached_property
+    def triples(self) -> Triples:
+        """Triples of features visited."""
+        return Triples(self._space)
 
     def add(self, result: Result, seconds: float) -> None:
         """Counts one case; `seconds` is the time that all of it took."""
@@ -92,6 +106,7 @@ class Tally:
             return
         mine.cases += 1
         self.coverage.add(result.case)
+        self.triples.add(result.case)
         self.stages["oracle"] += result.oracle_seconds
         if result.refused:
             self.refused[result.refused] += 1
@@ -101,8 +116,14 @@ class Tally:
         if result.fallback:
             self.skipped["numpy engine, interpret instead", result.fallback] += 1
         self.counts.update(rows=result.rows, untested_rows=result.untested_rows)
+        # A family of properties ("family.name") may compare results with each other.
+        against_truth = "." not in result.name
         for each in result.verdicts:
-            if each.ratio is not None:
+            if each.ratio is None:
+                continue
+            mine.elements += each.elements
+            mine.worst_ratio = max(mine.worst_ratio, each.ratio)
+            if against_truth:
                 ratio = Ratios(each.ratio, each.elements, Counter([f"{each.ratio:.1e}"]))
                 self.ratios[each.output, result.case.dtype].add(ratio)
 
@@ -126,6 +147,7 @@ class Tally:
             "skipped": [(*key, count) for key, count in self.skipped.items()],
             "stages": self.stage_seconds(),
             "coverage": self.coverage.to_data() if self.properties else [],
+            "triples": self.triples.to_data() if self.properties else "",
         }
 
     def merge(self, data: dict[str, Any]) -> None:
@@ -144,6 +166,7 @@ class Tally:
             self.stages[stage] += seconds
         if data["coverage"]:
             self.coverage.merge(data["coverage"])
+            self.triples.merge(data["triples"])
 
     def stage_seconds(self) -> dict[str, float]:
         """Seconds per stage, of this process and of those merged."""

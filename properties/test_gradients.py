@@ -8,7 +8,8 @@ from properties import strategies
 from properties.run import Run
 
 
-@pytest.mark.parametrize("shard", range(4))
+@pytest.mark.covering("gradients", shards=8)
+@pytest.mark.parametrize("shard", range(8))
 @given(data=st.data())
 def test_gradients(run: Run, shard: int, data: st.DataObject) -> None:
     drawn = strategies.gradient_cases(

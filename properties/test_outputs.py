@@ -9,6 +9,7 @@ from properties.run import Run
 
 
 # Several tests of the same property: a single one would not be divided between workers.
+@pytest.mark.covering("outputs", shards=4)
 @pytest.mark.parametrize("shard", range(4))
 @given(data=st.data())
 def test_outputs(run: Run, shard: int, data: st.DataObject) -> None:

@@ -70,14 +70,14 @@ def compare(
     judged_rows: np.ndarray | None = None,
     kernel_m: np.ndarray | None = None,
 ) -> Verdict:
-    """Holds `got` against `truth.values[output]`.
+    """Holds `got` against `truth.value(output)`.
 
     `dtype` is the name of the dtype that `got` must have. `judged_rows` (bool, [batch, heads,
     q_len]) leaves out rows of the outputs that have rows. Rows left out must still be finite, but
     for the row statistics, which mean nothing there. `kernel_m` is the target's own m, without
     which "l" has no meaning.
     """
-    expected = truth.values[output]
+    expected = truth.value(output)
     if not isinstance(got, np.ndarray):
         return Verdict(output, f"is {type(got).__name__}, not an array")
     if got.dtype.name != dtype:
@@ -109,7 +109,7 @@ def compare(
     index = tuple(int(i) for i in np.unravel_index(int(ratio.argmax()), ratio.shape))
     at_own_m = 1.0
     if output == "l" and kernel_m is not None:
-        at_own_m = math.exp(min(float(truth.values["m"][index]) - float(kernel_m[index]), 700.0))
+        at_own_m = math.exp(min(float(truth.value("m")[index]) - float(kernel_m[index]), 700.0))
     return Verdict(
         output,
         message,

@@ -11,9 +11,15 @@ from typing import Any
 
 import pytest
 
-from properties.run import Budget, seconds_of
+from properties import checks
+from properties.case import Case
+from properties.result import Result
+from properties.run import Budget, BudgetSpent, Run, seconds_of
+from properties.targets import Target
 
 TARGETS = """
+import os
+
 import jax.numpy as jnp
 
 features = ("gradients",)
@@ -30,6 +36,10 @@ class wrong:
     dtypes = dtypes
     def call(q, k, v, *rest, **options):
         return call(q, k, v, **options) * (1.001 if q.shape[2] > 2 else 1)
+
+class crashing:
+    def call(*rest, **options):
+        os._exit(1)
 """
 
 
@@ -93,8 +103,9 @@ def test_failure_explains_itself_and_is_reported_once(suite: Any) -> None:
         assert failure["case"]["q_len"] == 7
         assert failure["case"]["batch"] == failure["case"]["heads"] == 1
         assert failure["verdict"]["ratio"] > 1
-        replay = f"echo {shlex.quote(json.dumps(failure['case']))} | python -m properties replay -"
-        assert replay in done.stdout
+        named = {name: failure[name] for name in ("schema", "property", "case")}
+        command = f"echo {shlex.quote(json.dumps(named))} | python -m properties replay -"
+        assert command in done.stdout
 
 
 def test_right_target_passes_within_its_claims(suite: Any) -> None:
@@ -115,6 +126,29 @@ def test_right_target_passes_within_its_claims(suite: Any) -> None:
     assert report["outputs"]["o"]["worst_ratio"] < 1
     assert report["failures"] == []
     assert "error / bound" in done.stdout
+
+
+def test_worker_that_crashes_is_missed(suite: Any) -> None:
+    done, report = suite(
+        "properties/test_outputs.py",
+        *("-n1", "--max-worker-restart=0", "--target=attention:crashing", "-k", "0"),
+    )
+
+    assert done.returncode != pytest.ExitCode.OK
+    assert "worker gw0 crashed" in done.stdout
+    assert report["verdict"] == "fail"
+    assert "worker gw0" in [skipped["what"] for skipped in report["skipped"]]
+
+
+def test_tests_of_a_deterministic_run_draw_different_cases(suite: Any) -> None:
+    done, report = suite(
+        "properties/test_outputs.py",
+        *("--target=adapter:right", "--hypothesis-profile=ci", "-k", "0 or 1"),
+    )
+
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
+    # Three cases go on each configuration; a few may come up in both tests, the minimal one does.
+    assert report["configurations"] > 0.75 * report["cases"] / 3
 
 
 def test_budget_that_runs_out_is_no_failure(suite: Any) -> None:
@@ -160,3 +194,23 @@ def test_budget_of_two_workers_is_spent_twice(monkeypatch: pytest.MonkeyPatch) -
     budget = Budget(100.0, dict.fromkeys("abcd", 1.0), workers=2)
 
     assert budget.share("a") == pytest.approx(50.0)
+
+
+def test_out_of_budget_are_the_draws_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        checks.PROPERTIES, "outputs", lambda case, target, mode: Result("outputs", case, mode)
+    )
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run = Run(Target("it", print, dict, tuple), "numpy")
+    run.begin(10.0, planned=5)
+    case = Case(1, 1, 8, 8, 8)
+
+    run.explore("outputs", case)
+    now[0] = 11.0
+    with pytest.raises(BudgetSpent):
+        run.explore("outputs", case)
+
+    # One was drawn, and run on further data.
+    assert run.tally.properties["outputs"].cases == 3
+    assert run.tally.properties["outputs"].unvisited == 4

@@ -9,8 +9,8 @@ import pytest
 
 from oracle.contract import RULES
 from properties import checks, values
-from properties.__main__ import main
 from properties.case import Case
+from properties.commands import main
 
 CASE = Case(1, 1, 2, 3, 8)
 

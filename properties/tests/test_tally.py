@@ -113,6 +113,17 @@ def test_summary_says_what_was_left_out() -> None:
     assert len(text.splitlines()) < 20
 
 
+def test_lost_worker_is_missed_by_person_and_program() -> None:
+    tally = Tally()
+    tally.add(_result(), 0.1)
+    tally.lost_workers.append("gw1")
+
+    assert any("gw1 crashed" in line for line in summary.lines(tally))
+    assert {"what": "worker gw1", "why": "crashed, none of its cases is counted"} in _report(tally)[
+        "skipped"
+    ]
+
+
 def test_failure_makes_its_property_fail() -> None:
     tally = Tally()
     tally.add(_result(), 0.1)

@@ -1,0 +1,115 @@
+"""Calls compile for TPUs where the contract says so, and are refused by the compiler where it says
+that."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from properties import space, strategies
+from properties.case import DTYPES, Bias, Blocks, Case
+from properties.compilation import PRECISIONS
+from properties.run import Run
+
+T = TypeVar("T")
+
+_GENERATIONS = ("v5e", "v6e")
+
+# Each takes a second, most of it in compilers.
+_CASES = max(settings().max_examples // 10, 1)
+
+# From what is smaller than a tile to what has many, with and without a tail.
+_LENGTHS = (1, 100, 128, 600, 1024, 2049, 4096, 8191, 8192)
+_HEAD_DIMS = (1, 64, 80, 128, 192, 256, 512, 1000, 1024)
+
+
+def _compiled_for(generations: Sequence[str], **parameters: Any) -> dict[str, Any]:
+    return {"generations": list(generations), **parameters}
+
+
+@settings(max_examples=_CASES)
+@given(data=st.data(), x64=st.booleans(), precision=st.sampled_from(PRECISIONS))
+def test_drawn_case_compiles(run: Run, data: st.DataObject, x64: bool, precision: str) -> None:
+    case = data.draw(strategies.cases(**run.target.restrictions))
+    parameters = _compiled_for(_GENERATIONS, x64=x64, precision=precision)
+    run.check("compilation", replace(case, parameters=parameters))
+
+
+@st.composite
+def _large_cases(draw: st.DrawFn, restrictions: dict[str, Any]) -> Case:
+    """Any shape, with blocks that are chosen for the caller."""
+
+    def choose(options: Sequence[T]) -> T:
+        return options[draw(st.integers(0, len(options) - 1))]
+
+    q_len, kv_len, batch = choose(_LENGTHS), choose(_LENGTHS), choose((1, 2))
+    segments = bias = None
+    if restrictions["segments"] and choose((False, True)):
+        segments = space.draw_segments(choose, "one", q_len, kv_len, batch)
+    if restrictions["bias"] and choose((False, True)):
+        bias = Bias(choose(DTYPES), "normal")
+    return Case(
+        batch=batch,
+        heads=choose((1, 2)),
+        q_len=q_len,
+        kv_len=kv_len,
+        head_dim=choose(_HEAD_DIMS),
+        dtype=choose(restrictions["dtypes"]),
+        causal=choose((False, True)) if restrictions["causal"] else False,
+        sm_scale=choose((1.0, 0.3)),
+        bias=bias,
+        segments=segments,
+    )
+
+
+@settings(max_examples=_CASES)
+@given(data=st.data())
+def test_default_blocks_fit_any_shape(run: Run, data: st.DataObject) -> None:
+    case = data.draw(_large_cases(run.target.restrictions))
+    run.check("compilation", replace(case, parameters=_compiled_for(_GENERATIONS)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_default_blocks_fit_the_largest(run: Run, dtype: str) -> None:
+    claims = run.target.restrictions
+    bias = Bias("float32", "normal") if claims["bias"] else None
+    case = Case(1, 1, 8192, 8192, 1024, dtype, claims["causal"], bias=bias)
+    run.check("compilation", replace(case, parameters=_compiled_for(_GENERATIONS)))
+
+
+def _too_large(q_len: int, head_dim: int, *fields: str) -> Case:
+    """A case that fits but for the blocks in `fields`, as tall as makes every compiler give up.
+
+    Tall and narrow ones, since compilers look at memory after everything else: a square tile of as
+    many bytes takes them ten times as long.
+    """
+    names = (
+        *("block_q", "block_k_major", "block_k"),
+        *("block_q_major_dkv", "block_k_major_dkv", "block_k_dkv", "block_q_dkv"),
+        *("block_k_major_dq", "block_k_dq", "block_q_dq"),
+    )
+    sizes = dict.fromkeys(names, 128) | {"block_b": 1} | dict.fromkeys(fields, q_len)
+    return Case(
+        *(2, 1, q_len, 256, head_dim),
+        bias=Bias("float32", "normal"),
+        block_sizes=Blocks(**sizes),
+        parameters={"too_large": list(fields)},
+    )
+
+
+_TOO_LARGE = {
+    "dq": _too_large(8192, 128, "block_q_dq"),
+    "dkv": _too_large(12288, 256, "block_q_major_dkv", "block_q_dkv"),
+    "forward": _too_large(8192, 256, "block_q"),
+}
+
+
+# One a kernel, and a run that visits little visits the one that fails fastest.
+@pytest.mark.parametrize("kernel", list(_TOO_LARGE)[: 1 if _CASES < 100 else None])
+def test_too_large_blocks_are_named(run: Run, kernel: str) -> None:
+    case = _TOO_LARGE[kernel]
+    parameters = _compiled_for(_GENERATIONS, **case.parameters)
+    run.check("compilation", replace(case, parameters=parameters))
