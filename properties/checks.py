@@ -15,6 +15,7 @@ from properties import (
     transformations,
 )
 from properties.case import Case
+from properties.engines import Unsupported
 from properties.judge import (
     differentiated,
     judge_backward,
@@ -149,6 +150,8 @@ def _compile(result: Result, target: Target, generation: str, *, backward: bool)
     result.ran.append(f"compiled for {generation}")
     try:
         program.compile_for(generation)
+    except Unsupported as error:
+        result.skipped = str(error)
     # A compiler's error has no type of its own, and every one is the finding.
     except Exception as error:
         result.verdicts.append(raised(error, f"compiling for {generation}"))

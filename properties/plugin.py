@@ -1,5 +1,6 @@
 """The pytest side: options, Hypothesis profiles, the budget, failures that explain themselves."""
 
+import argparse
 import os
 import pathlib
 import zlib
@@ -15,7 +16,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from properties import engines, environment, failure, provider, targets
 from properties.reporter import Reporter
 from properties.result import MODES
-from properties.run import Budget, BudgetSpent, Run, seconds_of
+from properties.run import GENERATIONS, Budget, BudgetSpent, Run, seconds_of
 
 # Profile: cases per test, and the budget, which guards against a slow machine. A deterministic run
 # has none: a clock must not decide what it tests.
@@ -65,7 +66,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TIME",
         help="wall-clock budget of the run, as 90s, 20m or 8h (default: by profile)",
     )
+    group.addoption(
+        "--generations",
+        metavar="LIST",
+        type=_generations,
+        help="TPU generations to compile for, as v5e,v6e (the default; all in nightly)",
+    )
     group.addoption("--report-json", metavar="FILE", help="write the run as data for a program")
+
+
+def _generations(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := sorted(set(names) - set(engines.TOPOLOGIES)):
+        raise argparse.ArgumentTypeError(
+            f"unknown generations {', '.join(unknown)}; choose of {', '.join(engines.TOPOLOGIES)}"
+        )
+    return names
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,7 +106,10 @@ def pytest_configure(config: pytest.Config) -> None:
         target = targets.Target.load(config.getoption("target"), config.getoption("masked_rows"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[_RUN] = run = Run(target, mode)
+    nightly = config.getoption("hypothesis_profile", None) == "nightly"
+    generations = tuple(engines.TOPOLOGIES) if nightly else GENERATIONS
+    run = Run(target, mode, config.getoption("generations") or generations)
+    config.stash[_RUN] = run
     config.pluginmanager.register(Reporter(config, run), "attention-properties-reporter")
 
 

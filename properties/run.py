@@ -14,6 +14,9 @@ from properties.guide import Guide
 from properties.tally import Tally
 from properties.targets import Target
 
+GENERATIONS = ("v5e", "v6e")
+"""The TPUs that calls are compiled for unless asked for others."""
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 # A run of a traced program costs about a tenth of the trace; two more make it worth half as much
@@ -64,9 +67,11 @@ class Budget:
 class Run:
     """What the property tests of one process have in common."""
 
-    def __init__(self, target: Target, mode: str) -> None:
+    def __init__(self, target: Target, mode: str, generations: Sequence[str] = GENERATIONS) -> None:
+        """`generations` are those of TPUs that calls are compiled for."""
         self.target = target
         self.mode = mode
+        self.generations = generations
         self.space = space.Space(**target.restrictions)
         self.tally = Tally(self.space)
         self._covering_sets = functools.cache(self._make_covering_sets)

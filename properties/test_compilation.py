@@ -16,8 +16,6 @@ from properties.run import Run
 
 T = TypeVar("T")
 
-_GENERATIONS = ("v5e", "v6e")
-
 # Each takes a second, most of it in compilers.
 _CASES = max(settings().max_examples // 10, 1)
 
@@ -34,7 +32,7 @@ def _compiled_for(generations: Sequence[str], **parameters: Any) -> dict[str, An
 @given(data=st.data(), x64=st.booleans(), precision=st.sampled_from(PRECISIONS))
 def test_drawn_case_compiles(run: Run, data: st.DataObject, x64: bool, precision: str) -> None:
     case = data.draw(strategies.cases(**run.target.restrictions))
-    parameters = _compiled_for(_GENERATIONS, x64=x64, precision=precision)
+    parameters = _compiled_for(run.generations, x64=x64, precision=precision)
     run.check("compilation", replace(case, parameters=parameters))
 
 
@@ -69,7 +67,7 @@ def _large_cases(draw: st.DrawFn, restrictions: dict[str, Any]) -> Case:
 @given(data=st.data())
 def test_default_blocks_fit_any_shape(run: Run, data: st.DataObject) -> None:
     case = data.draw(_large_cases(run.target.restrictions))
-    run.check("compilation", replace(case, parameters=_compiled_for(_GENERATIONS)))
+    run.check("compilation", replace(case, parameters=_compiled_for(run.generations)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -77,7 +75,7 @@ def test_default_blocks_fit_the_largest(run: Run, dtype: str) -> None:
     claims = run.target.restrictions
     bias = Bias("float32", "normal") if claims["bias"] else None
     case = Case(1, 1, 8192, 8192, 1024, dtype, claims["causal"], bias=bias)
-    run.check("compilation", replace(case, parameters=_compiled_for(_GENERATIONS)))
+    run.check("compilation", replace(case, parameters=_compiled_for(run.generations)))
 
 
 def _too_large(q_len: int, head_dim: int, *fields: str) -> Case:
@@ -111,5 +109,5 @@ _TOO_LARGE = {
 @pytest.mark.parametrize("kernel", list(_TOO_LARGE)[: 1 if _CASES < 100 else None])
 def test_too_large_blocks_are_named(run: Run, kernel: str) -> None:
     case = _TOO_LARGE[kernel]
-    parameters = _compiled_for(_GENERATIONS, **case.parameters)
+    parameters = _compiled_for(run.generations, **case.parameters)
     run.check("compilation", replace(case, parameters=parameters))

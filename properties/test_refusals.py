@@ -34,5 +34,5 @@ def test_edge(run: Run, shard: int, data: st.DataObject) -> None:
 @settings(max_examples=max(settings().max_examples // 10, 1))
 @given(case=st.sampled_from(edges.SIZES), causal=st.booleans())
 def test_edge_everywhere(run: Run, case: Case, causal: bool) -> None:
-    parameters = {"everywhere": ["v5e", "v6e"]}
+    parameters = {"everywhere": list(run.generations)}
     run.check("refusals", dataclasses.replace(case, causal=causal, parameters=parameters))

@@ -74,6 +74,7 @@ def suite(tmp_path: pathlib.Path, pytestconfig: pytest.Config) -> Any:
         ("--target=kernel", "MODULE:NAME"),
         ("--target=broken:attend", "no chip"),
         ("--mode=fast", "invalid choice: 'fast'"),
+        ("--generations=v5e,v9", "unknown generations v9"),
         ("--budget=10", "'10'"),
     ],
 )
