@@ -30,7 +30,7 @@ _PROFILES: dict[str, tuple[int, str | None]] = {
 # Properties share the budget by the files of their tests, evenly but for these: gradients carry
 # most of the covering set, refusals compile, and agreement is a sample that a slow engine takes
 # most of.
-_SHARES = {"test_gradients.py": 3.0, "test_refusals.py": 2.0, "test_agreement.py": 0.5}
+_SHARES = {"test_gradients.py": 5.0, "test_refusals.py": 2.0, "test_agreement.py": 0.5}
 
 # Weight of a test that runs no kernel, where one that does weighs 1.
 _LIGHT = 0.1
