@@ -25,7 +25,8 @@ def agreement(
     """Runs `judge`, a property that runs a target and judges it, in both engines.
 
     Skips what there is nothing to compare in: a case that `mode` does not let run in both, or that
-    the NumPy engine cannot run, or that is wrong in both, which is for `judge` to report.
+    the NumPy engine cannot run. What is wrong in both fails too, as `judge` puts it: no other
+    property need draw the same case.
     """
     result = Result("engines", case, FAST)
     if FAST not in engines_for(mode):
@@ -40,7 +41,7 @@ def agreement(
         result.ran += each.ran
         result.oracle_seconds += each.oracle_seconds
     if fast.failure and reference.failure:
-        result.skipped = "wrong in both engines"
+        result.verdicts = fast.verdicts
     elif reference.failure:
         result.verdicts = [_disagreement(reference, reference.failure, fast)]
     elif fast.failure:

@@ -108,14 +108,15 @@ def test_program_that_only_the_fast_engine_runs(plant: Any) -> None:
     assert verdict.message.endswith("numpy is right")
 
 
-def test_what_is_wrong_in_both_is_left_to_other_properties(plant: Any) -> None:
+def test_what_is_wrong_in_both_engines_fails(plant: Any) -> None:
     plant("numpy", functools.partial(_with, name="o", index=(0, 0, 0, 0), value=7.0))
     plant("interpret", functools.partial(_with, name="o", index=(0, 0, 0, 0), value=7.0))
 
     result = checks.engines(CASE, _target(), "auto")
 
-    assert result.failure is None
-    assert result.skipped == "wrong in both engines"
+    assert result.failure is not None
+    assert (result.failure.output, result.failure.got) == ("o", 7.0)
+    assert not result.skipped
 
 
 @pytest.mark.parametrize("mode", ["interpret", "tpu-interpret", "tpu"])
