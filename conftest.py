@@ -4,4 +4,4 @@ from properties import environment
 
 environment.settle()
 
-pytest_plugins = ["properties.plugin"]
+pytest_plugins = ["properties.session.plugin"]

@@ -7,6 +7,6 @@ from properties import environment
 if __name__ == "__main__":
     environment.settle()
     # Only now: numpy and jax read the environment when they are imported.
-    from properties import commands
+    from properties.commands.main import main
 
-    sys.exit(commands.main())
+    sys.exit(main())

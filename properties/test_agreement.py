@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from properties import strategies
-from properties.run import Run
+from properties.drawing import strategies
+from properties.session.run import Run
 
 _SHARDS = 2
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from properties import space, strategies
-from properties.case import DTYPES, Bias, Blocks, Case
-from properties.compilation import PRECISIONS
-from properties.run import Run
+from properties.cases.case import DTYPES, Bias, Blocks, Case
+from properties.claims.compilation import PRECISIONS
+from properties.drawing import space, strategies
+from properties.session.run import Run
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from properties.invariances import drawing
-from properties.invariances.options import DESIGNATED, VALIDATED, VALIDATED_CASE
-from properties.run import Run
+from properties.claims.invariances import drawing
+from properties.claims.invariances.options import DESIGNATED, VALIDATED, VALIDATED_CASE
+from properties.session.run import Run
 
 _SHARDS = 3
 

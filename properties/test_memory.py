@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from properties import space
-from properties.case import Bias, Blocks, Case
-from properties.memory import COPIES, ORDERS
-from properties.run import Run
+from properties.cases.case import Bias, Blocks, Case
+from properties.claims.memory import COPIES, ORDERS
+from properties.drawing import space
+from properties.session.run import Run
 
 # Each takes three seconds or more: the simulation compiles every kernel for every core.
 _CASES = max(settings().max_examples // 20, 1)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from properties import strategies
-from properties.run import Run
+from properties.drawing import strategies
+from properties.session.run import Run
 
 
 # Several tests of the same property: a single one would not be divided between workers.

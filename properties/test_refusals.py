@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from properties import breaking, refusal, strategies
-from properties.breaking import edges
-from properties.case import Case
-from properties.run import Run
+from properties.cases.case import Case
+from properties.claims import refusal
+from properties.drawing import breaking, strategies
+from properties.drawing.breaking import edges
+from properties.session.run import Run
 
 
 @pytest.mark.parametrize("rule", breaking.BREAKERS)

@@ -7,8 +7,8 @@ import pathlib
 
 import pytest
 
-from properties import replay
-from properties.run import Run
+from properties.commands import replay
+from properties.session.run import Run
 
 _FOLDER = pathlib.Path(__file__).parent / "regressions"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from properties.case import Case
-from properties.run import Run
-from properties.transformations import drawing
+from properties.cases.case import Case
+from properties.claims.transformations import drawing
+from properties.session.run import Run
 
 # Each case is put through every variant, up to 16 of them.
 _CASES = max(settings().max_examples // 13, 1)

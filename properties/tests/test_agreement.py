@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from properties import checks, engines, failure
-from properties.case import Blocks, Case
-from properties.commands import main
-from properties.targets import KERNEL, Target
+from properties import engines
+from properties.cases.case import Blocks, Case
+from properties.claims import checks
+from properties.commands.main import main
+from properties.judging.targets import KERNEL, Target
+from properties.session import failure
 
 CASE = Case(1, 1, 8, 8, 8)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from properties import benchmark
-from properties.workload import STAGES
+from properties.commands import benchmark
+from properties.commands.workload import STAGES
 
 
 def options(*arguments: str) -> argparse.Namespace:

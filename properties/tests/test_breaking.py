@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from oracle import contract
-from properties import breaking, space
-from properties.breaking import edges
-from properties.breaking.edges import Indexable
-from properties.case import BACKWARD_BLOCKS, Case, CaseError
+from properties.cases.case import BACKWARD_BLOCKS, Case, CaseError
+from properties.drawing import breaking, space
+from properties.drawing.breaking import edges
+from properties.drawing.breaking.edges import Indexable
 
 PLAIN = Case(2, 1, 24, 128, 8, seed=3)
 

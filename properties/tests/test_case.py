@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from properties import strategies, tensors
-from properties.case import Bias, Blocks, Case, CaseError, Segments
+from properties.cases import tensors
+from properties.cases.case import Bias, Blocks, Case, CaseError, Segments
+from properties.drawing import strategies
 
 PLAIN = Case(1, 2, 8, 9, 4)
 FULL = Case(

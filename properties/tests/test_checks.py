@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas
 
-from properties import checks
-from properties.case import Bias, Case, Segments
-from properties.result import Result
-from properties.targets import Target
-from properties.verdict import Verdict
+from properties.cases.case import Bias, Case, Segments
+from properties.claims import checks
+from properties.judging.result import Result
+from properties.judging.targets import Target
+from properties.judging.verdict import Verdict
 
 
 class Ids(NamedTuple):

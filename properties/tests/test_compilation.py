@@ -9,10 +9,12 @@ import pytest
 from jax.experimental import pallas as pl
 
 import kernel
-from properties import checks, compilation, engines, programs
-from properties.case import Bias, Blocks, Case, CaseError, Segments
+from properties import engines
+from properties.cases.case import Bias, Blocks, Case, CaseError, Segments
+from properties.claims import checks, compilation
 from properties.engines import hardware
-from properties.targets import Target
+from properties.judging import programs
+from properties.judging.targets import Target
 
 KERNEL = Target.load("kernel:flash_attention")
 FOR = {"generations": ["v5e"]}

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from properties import coverage, space
-from properties.case import Bias, Case, Segments
-from properties.coverage import Coverage, features, legal_pairs, pairs
+from properties.cases.case import Bias, Case, Segments
+from properties.drawing import coverage, space
+from properties.drawing.coverage import Coverage, features, legal_pairs, pairs
 
 SMALL = space.Space(q_lengths=(1, 2, 9, 128), kv_lengths=(1, 8, 129, 256), head_dims=(1, 8))
 

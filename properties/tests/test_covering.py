@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from oracle import contract
-from properties import breaking, space
-from properties.case import BACKWARD_BLOCKS, Case
-from properties.coverage import Pair, legal_pairs, pairs
-from properties.covering import Drawn, covering_set, covering_sets, part
+from properties.cases.case import BACKWARD_BLOCKS, Case
+from properties.drawing import breaking, space
+from properties.drawing.coverage import Pair, legal_pairs, pairs
+from properties.drawing.covering import Drawn, covering_set, covering_sets, part
 
 WHOLE = space.Space()
 
@@ -87,7 +87,7 @@ def test_the_choices_draw_the_case(name: str, of: space.Space) -> None:
 def test_a_set_depends_on_its_seed_alone() -> None:
     of = RESTRICTED["plain"]
     program = (
-        "from properties import covering, space;"
+        "from properties.drawing import covering, space;"
         f"print([d.choices for d in covering.covering_set({of!r}, 5)])".replace(
             "Space(", "space.Space("
         )

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.database import InMemoryExampleDatabase
 
-from properties import provider, space, strategies
-from properties.case import Case
-from properties.coverage import Atom, features
-from properties.covering import Drawn, covering_sets, part
-from properties.guide import Guide
-from properties.triples import Triples
+from properties.cases.case import Case
+from properties.drawing import provider, space, strategies
+from properties.drawing.coverage import Atom, features
+from properties.drawing.covering import Drawn, covering_sets, part
+from properties.drawing.guide import Guide
+from properties.drawing.triples import Triples
 
 WHOLE = space.Space()
 SMALL = space.Space(

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernel
-from properties import checks
-from properties.case import Bias, Blocks, Case, CaseError, Segments
-from properties.invariances import drawing
-from properties.invariances.options import DESIGNATED, VALIDATED, VALIDATED_CASE
-from properties.targets import Target
+from properties.cases.case import Bias, Blocks, Case, CaseError, Segments
+from properties.claims import checks
+from properties.claims.invariances import drawing
+from properties.claims.invariances.options import DESIGNATED, VALIDATED, VALIDATED_CASE
+from properties.judging.targets import Target
 
 KERNEL = Target.load("kernel:flash_attention")
 TINY = 2.0**-20

@@ -9,10 +9,11 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from properties import checks, engines
-from properties.case import Case, CaseError
+from properties import engines
+from properties.cases.case import Case, CaseError
+from properties.claims import checks
 from properties.engines import simulation
-from properties.targets import Target
+from properties.judging.targets import Target
 
 PARAMETERS = {"copies": "on_wait", "order": 1}
 KERNEL = Target.load("kernel:flash_attention")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from properties import checks
-from properties.case import Case
-from properties.result import Result
-from properties.run import Budget, BudgetSpent, Run, seconds_of
-from properties.targets import Target
+from properties.cases.case import Case
+from properties.claims import checks
+from properties.judging.result import Result
+from properties.judging.targets import Target
+from properties.session.run import Budget, BudgetSpent, Run, seconds_of
 
 TARGETS = """
 import os

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from kernel import mha_reference_no_custom_vjp
-from properties import checks
-from properties.case import Case
-from properties.targets import Target
+from properties.cases.case import Case
+from properties.claims import checks
+from properties.judging.targets import Target
 
 README = pathlib.Path(__file__).parents[2] / "README.md"
 

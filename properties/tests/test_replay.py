@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from oracle.contract import RULES
-from properties import checks, values
-from properties.case import Case
-from properties.commands import main
+from properties.cases import values
+from properties.cases.case import Case
+from properties.claims import checks
+from properties.commands.main import main
 
 CASE = Case(1, 1, 2, 3, 8)
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 
 from oracle import contract
-from properties import breaking, provider, space, strategies
-from properties.breaking import edges
-from properties.case import BACKWARD_BLOCKS, DTYPES, Bias, Blocks, Case, Segments
+from properties.cases.case import BACKWARD_BLOCKS, DTYPES, Bias, Blocks, Case, Segments
+from properties.drawing import breaking, provider, space, strategies
+from properties.drawing.breaking import edges
 
 GENERATE = settings(
     max_examples=200,

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from properties import summary
-from properties.case import Case
-from properties.result import Result
-from properties.tally import Tally
-from properties.targets import Target
-from properties.verdict import Verdict
+from properties.cases.case import Case
+from properties.judging.result import Result
+from properties.judging.targets import Target
+from properties.judging.verdict import Verdict
+from properties.session import summary
+from properties.session.tally import Tally
 
 TARGET = Target("it", print, dict, tuple)
 

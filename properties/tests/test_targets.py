@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from properties.case import Bias, Blocks, Case, Segments
-from properties.targets import FEATURES, KERNEL, MaskedRows, Target, TargetError
+from properties.cases.case import Bias, Blocks, Case, Segments
+from properties.judging.targets import FEATURES, KERNEL, MaskedRows, Target, TargetError
 
 UPSTREAM = "jax.experimental.pallas.ops.tpu.flash_attention:flash_attention"
 SEGMENTS = Segments("int32", (((0, 8),),), (((0, 8),),))

@@ -16,11 +16,11 @@ import pytest
 from jax.custom_batching import custom_vmap
 
 import kernel
-from properties import checks
-from properties.case import Bias, Blocks, Case, CaseError, Segments
-from properties.targets import Target
-from properties.transformations import drawing
-from properties.transformations.passing import KINDS
+from properties.cases.case import Bias, Blocks, Case, CaseError, Segments
+from properties.claims import checks
+from properties.claims.transformations import drawing
+from properties.claims.transformations.passing import KINDS
+from properties.judging.targets import Target
 
 KERNEL = Target.load("kernel:flash_attention")
 PLAIN = Case(2, 2, 9, 24, 8, sm_scale=0.5, bias=Bias("float32", "normal"))

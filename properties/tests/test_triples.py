@@ -3,11 +3,11 @@
 import random
 from itertools import combinations
 
-from properties import space
-from properties.case import Case
-from properties.coverage import Atom, contexts, features
-from properties.covering import draw
-from properties.triples import Triples, legal_triples, numbers
+from properties.cases.case import Case
+from properties.drawing import space
+from properties.drawing.coverage import Atom, contexts, features
+from properties.drawing.covering import draw
+from properties.drawing.triples import Triples, legal_triples, numbers
 
 SMALL = space.Space(q_lengths=(1, 9), kv_lengths=(8, 256), head_dims=(8,))
 

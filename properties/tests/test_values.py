@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from properties import values
-from properties.case import Arrays, Bias, Case
+from properties.cases import values
+from properties.cases.case import Arrays, Bias, Case
 
 CASE = Case(batch=2, heads=2, q_len=40, kv_len=300, head_dim=16, sm_scale=0.25, seed=7)
 SCALES = (1.0, 0.25, -0.25, 1.7, -1.3, 0.3, 2.0**-20)

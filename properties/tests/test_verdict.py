@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import oracle
-from properties.case import Case, Segments
-from properties.verdict import Verdict, compare
+from properties.cases.case import Case, Segments
+from properties.judging.verdict import Verdict, compare
 
 OUTPUTS = ("o", "l", "m", "lse", "dq", "dk", "dv", "dab")
 STATISTICS = ("l", "m", "lse")

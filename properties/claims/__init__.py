@@ -1,0 +1,1 @@
+"""What is claimed of a target: each property, as a function of one case."""

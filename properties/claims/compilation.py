@@ -1,0 +1,177 @@
+"""Whether a call compiles for TPUs, ahead of time and without one: the contract says which must."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.export
+
+from properties import engines
+from properties.cases import records
+from properties.cases.case import Arrays, Case, CaseError
+from properties.judging import programs
+from properties.judging.judge import differentiated
+from properties.judging.result import REFUSALS, Result
+from properties.judging.targets import Target
+from properties.judging.verdict import Verdict, raised
+
+PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
+
+# What a host is asked through while a TPU computes.
+_HOST = re.compile(
+    r"stablehlo\.(?:send|recv|infeed|outfeed)\b|custom_call @\"?[\w.]*callback[\w.]*"
+)
+_FLOAT64 = re.compile(r"[x<]f64\b")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def compilation(case: Case, target: Target, mode: str) -> Result:
+    """A call compiles for each TPU generation in `case.parameters["generations"]`.
+
+    Compiled is the program that the gradients property runs, or the outputs property where the
+    blocks are for the forward alone: what `--mode tpu` would run. It holds no float64 and asks no
+    host, two traces of it lower to the same text, and `jax.export` gives it away and takes it back.
+    Blocks that are chosen for the caller always compile. Of explicit blocks whose
+    `parameters["too_large"]` lists fields, the compiler says that they do not fit its memory, and
+    its message holds the names and values of these fields.
+
+    `parameters["x64"]` (bool) and `precision` (one of `PRECISIONS`) set what jax has under these
+    names while the call is traced and compiled. No array is made, so that shapes may be of any
+    size, and nothing is run, whatever `mode` is.
+    """
+    result = Result("compilation", case, mode, skipped=target.unclaimed(case) or "")
+    generations = _generations(case)
+    too_large = _too_large(case)
+    if too_large and not target.strict:
+        result.skipped = "only the contract of the kernel names blocks that are too large"
+    if result.skipped:
+        return result
+    with _settings(case):
+        try:
+            # Together, so that what jax notes of where a kernel was called is the same.
+            program, again = (_trace(case, target) for _ in range(2))
+        except Exception as error:
+            _record(result, target, error, "the call")
+            return result
+        try:
+            result.verdicts += _lowered(program, again, generations[0])
+            for generation in generations:
+                result.ran.append(f"compiled for {generation}")
+                result.verdicts.append(_compiled(program, generation, too_large))
+            result.verdicts.append(_exported(again))
+        except engines.Unsupported as error:
+            result.skipped = str(error)
+        # What Pallas says of a kernel that it cannot lower is like what the call itself says.
+        except Exception as error:
+            _record(result, target, error, "lowering")
+    return result
+
+
+def shapes(case: Case) -> Arrays:
+    """The arrays of a case, but for their elements."""
+    rows = (case.batch, case.heads)
+    q = jax.ShapeDtypeStruct((*rows, case.q_len, case.head_dim), case.dtype)
+    kv = jax.ShapeDtypeStruct((*rows, case.kv_len, case.head_dim), case.dtype)
+    ab = q_ids = kv_ids = None
+    if case.bias is not None:
+        ab = jax.ShapeDtypeStruct((*rows, case.q_len, case.kv_len), case.bias.dtype)
+    if case.segments is not None:
+        q_ids = jax.ShapeDtypeStruct((case.batch, case.q_len), case.segments.dtype)
+        kv_ids = jax.ShapeDtypeStruct((case.batch, case.kv_len), case.segments.dtype)
+    # Only their shapes are looked at.
+    return Arrays(*(q, kv, kv, ab, q_ids, kv_ids, q))  # type: ignore[arg-type]
+
+
+def _generations(case: Case) -> list[str]:
+    given = records.items(case.parameters.get("generations"), "parameters.generations")
+    if not given:
+        raise CaseError("parameters.generations: is empty; expected at least one generation")
+    return [records.choice(each, "parameters.generations", engines.TOPOLOGIES) for each in given]
+
+
+def _too_large(case: Case) -> dict[str, int]:
+    """The fields that a compiler's message must name, with their values."""
+    names = records.items(case.parameters.get("too_large", []), "parameters.too_large")
+    given = {} if case.block_sizes is None else case.block_sizes.fields()
+    return {name: given[records.choice(name, "parameters.too_large", given)] for name in names}
+
+
+@contextlib.contextmanager
+def _settings(case: Case) -> Iterator[None]:
+    x64 = records.boolean(case.parameters.get("x64", False), "parameters.x64")
+    precision = case.parameters.get("precision", "default")
+    records.choice(precision, "parameters.precision", PRECISIONS)
+    with jax.enable_x64(x64), jax.default_matmul_precision(precision):
+        yield
+
+
+def _record(result: Result, target: Target, error: Exception, during: str) -> None:
+    if isinstance(error, REFUSALS) and not target.strict:
+        result.refused = f"{type(error).__name__} at {during}"
+    else:
+        result.verdicts.append(raised(error, during))
+
+
+def _trace(case: Case, target: Target) -> Any:
+    """A new trace of the program, which shares nothing with an earlier one."""
+    jax.clear_caches()
+    arrays = shapes(case)
+    of = differentiated(case, target)
+    if of and (case.block_sizes is None or case.block_sizes.backward):
+        function = programs.backward_function(case, target, of)
+        return engines.trace(function, *programs.inputs(arrays), arrays.do)
+    return engines.trace(programs.forward_function(case, target), *programs.inputs(arrays))
+
+
+def _lowered(program: Any, again: Any, generation: str) -> list[Verdict]:
+    """The verdicts on what a compiler is given, by two traces of the same."""
+    text = program.lower_for(generation).as_text()
+    same = again.lower_for(generation).as_text() == text
+    repeated = Verdict("lowered", "" if same else "is another text when the call is traced again")
+    return [_of_a_tpu(text), repeated]
+
+
+def _exported(program: Any) -> Verdict:
+    exported = program.export()
+    back = jax.export.deserialize(exported.serialize())
+    for part in ("in_avals", "out_avals", "platforms", "mlir_module_serialized"):
+        if getattr(back, part) != getattr(exported, part):
+            return Verdict("exported", f"comes back from jax.export with other {part}")
+    return Verdict("exported")
+
+
+def _of_a_tpu(text: str) -> Verdict:
+    """The verdict on a lowered program: a TPU has no float64, and waits for a host's answer."""
+    if found := _HOST.search(text):
+        return Verdict("lowered", f"asks the host: {found[0]}")
+    # Kernels are strings in it, in an encoding that may spell anything.
+    if found := _FLOAT64.search(_QUOTED.sub("", text)):
+        return Verdict("lowered", "holds float64")
+    return Verdict("lowered")
+
+
+def _compiled(program: Any, generation: str, too_large: dict[str, int]) -> Verdict:
+    """The verdict on compiling for one generation."""
+    try:
+        program.compile_for(generation)
+    # A compiler's error has no type of its own, and every one is the finding.
+    except Exception as error:
+        if not too_large or "RESOURCE_EXHAUSTED" not in str(error):
+            return raised(error, f"compiling for {generation}")
+        return _naming(str(error), generation, too_large)
+    if too_large:
+        return Verdict("call", f"compiled for {generation}: its blocks had to be too large")
+    return Verdict("call")
+
+
+def _naming(message: str, generation: str, too_large: dict[str, int]) -> Verdict:
+    """The verdict on a compiler's message that memory is exhausted."""
+    for field, size in too_large.items():
+        # A kernel's name says which kernel it is; its blocks need not say so again.
+        name = re.sub("_(dkv|dq)$", "", field)
+        if not re.search(rf"{name}_{size}(?!\d)", message):
+            head = " ".join(message.split())[:300]
+            return Verdict("call", f"for {generation}, {name}_{size} is not named in: {head}")
+    return Verdict("call")

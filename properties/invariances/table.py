@@ -1,7 +1,0 @@
-"""The invariances by name; the modules beside this one enter theirs."""
-
-from properties.calls import Property, registering
-
-PROPERTIES: dict[str, Property] = {}
-
-invariance = registering("invariances", PROPERTIES)

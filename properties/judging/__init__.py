@@ -1,0 +1,1 @@
+"""A target run on a case, and its results held to the oracle."""

@@ -1,0 +1,183 @@
+"""What is under test: an attention callable or an adapter, brought to one form.
+
+`Target.load("MODULE:NAME")` imports what the name says and nothing else. A bare callable is taken
+to have the signature of `kernel.flash_attention` and to support all that this signature says. An
+adapter is any object (a module or a class instance) with
+
+    call            callable with the signature of `kernel.flash_attention`; the only required one
+    dtypes          tuple of dtype names it claims, default ("float32", "bfloat16")
+    features        what it claims, names from `FEATURES`, default all of them
+    masked_rows     "zero" or "any": what a row without a visible key gives, default "any"
+    residuals       callable with the arguments of `call`, except debug, that gives what the
+                    backward starts from: (o, l, m) or (o, lse), with l, m, lse of shape
+                    [batch, heads, q_len] and float32; default None
+    arithmetic      mapping of arguments of `oracle.Arithmetic.of` that differ from the default
+                    model, for example {"sums_rounded_p": True}; default {}
+    BlockSizes, SegmentIds   taken from the adapter, else from its module, else from `kernel`
+
+What an adapter does not claim is not asked of it.
+"""
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
+
+import oracle
+from properties.cases.case import Case
+
+KERNEL = "kernel:flash_attention"
+MaskedRows = Literal["zero", "any"]
+FEATURES = frozenset({"causal", "bias", "segments", "block_sizes", "gradients", "bias_gradient"})
+
+# Lanes of a TPU register: a tile that a target chooses by itself holds at least so many keys.
+_LANES = 128
+
+
+class TargetError(ValueError):
+    """What `--target` names cannot be used; the message is one line for the user."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Target:
+    """An attention function with what it claims. Two are the same only if they are one object.
+
+    `strict` targets are held to the whole contract. The others may refuse any call by ValueError,
+    TypeError or NotImplementedError, as long as they refuse shapes that contradict each other.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    block_sizes: Callable[..., Any]
+    segment_ids: Callable[..., Any]
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    features: frozenset[str] = FEATURES
+    masked_rows: MaskedRows = "any"
+    residuals: Callable[..., Any] | None = None
+    arithmetic_differs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    strict: bool = False
+
+    @classmethod
+    def load(cls, name: str, masked_rows: MaskedRows | None = None) -> "Target":
+        """Imports `MODULE:NAME`. `masked_rows` overrides what the target claims.
+
+        Raises TargetError, with one line that says what is wrong, if that cannot be done.
+        """
+        module, found = _import(name)
+        target = _kernel(found) if name == KERNEL else _adapt(name, module, found)
+        return dataclasses.replace(target, masked_rows=masked_rows or target.masked_rows)
+
+    @property
+    def restrictions(self) -> dict[str, Any]:
+        """The arguments of `strategies.cases` that keep it within the claims."""
+        features = ("causal", "bias", "segments", "block_sizes")
+        return {"dtypes": self.dtypes} | {name: name in self.features for name in features}
+
+    def unclaimed(self, case: Case) -> str | None:
+        """Why this case lies outside the claims, None if it does not."""
+        if case.dtype not in self.dtypes:
+            return f"{self.name} does not claim {case.dtype}"
+        asked = {
+            "causal": case.causal,
+            "bias": case.bias is not None,
+            "segments": case.segments is not None,
+            "block_sizes": case.block_sizes is not None,
+        }
+        for feature, present in asked.items():
+            if present and feature not in self.features:
+                return f"{self.name} does not claim {feature}"
+        return None
+
+    def arithmetic(self, case: Case, mode: str) -> oracle.Arithmetic:
+        """The arithmetic model by which this case is judged when it runs in `mode`.
+
+        On a TPU a float32 product at default precision rounds its operands to bfloat16; the
+        engines that run on a CPU keep them.
+        """
+        blocks = case.block_sizes
+        model: dict[str, Any] = {
+            "kv_tiles": _tiles(case.kv_len, blocks, "block_k", "block_k_dq"),
+            "q_tiles": _tiles(case.q_len, blocks, "block_q_dkv"),
+            "scaled": case.sm_scale != 1.0,
+            "operands": "bfloat16" if mode == "tpu" and case.dtype == "float32" else "exact",
+        }
+        return oracle.Arithmetic.of(case.dtype, **(model | dict(self.arithmetic_differs)))
+
+
+def _import(name: str) -> tuple[Any, Any]:
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise TargetError(f"target {name!r} is not of the form MODULE:NAME, as in {KERNEL!r}")
+    try:
+        module = importlib.import_module(module_name)
+    # Importing runs a stranger's code, which may raise anything, or exit.
+    except (Exception, SystemExit) as error:
+        summary = " ".join(str(error).split())
+        raise TargetError(
+            f"target {name!r}: importing {module_name!r} raised {type(error).__name__}: {summary}"
+        ) from error
+    found = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise TargetError(f"target {name!r}: {module_name!r} has no {attribute!r}") from None
+    return module, found
+
+
+def _kernel(flash_attention: Callable[..., Any]) -> Target:
+    import kernel
+
+    return Target(
+        name=KERNEL,
+        call=flash_attention,
+        block_sizes=kernel.BlockSizes,
+        segment_ids=kernel.SegmentIds,
+        masked_rows="zero",
+        residuals=kernel.attention_residuals,
+        strict=True,
+    )
+
+
+def _adapt(name: str, module: Any, found: Any) -> Target:
+    call = getattr(found, "call", found)
+    if not callable(call):
+        raise TargetError(
+            f"target {name!r} is {type(found).__name__}: neither callable nor an adapter with a "
+            "`call`"
+        )
+    features = frozenset(getattr(found, "features", FEATURES))
+    if unknown := sorted(features - FEATURES):
+        raise TargetError(
+            f"target {name!r} claims unknown features {unknown}; known are {sorted(FEATURES)}"
+        )
+    masked_rows: Any = getattr(found, "masked_rows", "any")
+    if masked_rows not in get_args(MaskedRows):
+        raise TargetError(
+            f"target {name!r}: masked_rows must be 'zero' or 'any', got {masked_rows!r}"
+        )
+    return Target(
+        name=name,
+        call=call,
+        block_sizes=_class_of(found, module, "BlockSizes"),
+        segment_ids=_class_of(found, module, "SegmentIds"),
+        dtypes=tuple(getattr(found, "dtypes", ("float32", "bfloat16"))),
+        features=features,
+        masked_rows=masked_rows,
+        residuals=getattr(found, "residuals", None),
+        arithmetic_differs=dict(getattr(found, "arithmetic", {})),
+    )
+
+
+def _class_of(found: Any, module: Any, name: str) -> Callable[..., Any]:
+    for owner in (found, module):
+        if hasattr(owner, name):
+            return getattr(owner, name)
+    return getattr(importlib.import_module("kernel"), name)
+
+
+def _tiles(length: int, blocks: Any, *fields: str) -> int:
+    """How many tiles a loop over `length` takes at most, by the smallest block that is given."""
+    given = [getattr(blocks, field, None) for field in fields]
+    return max(math.ceil(length / (block or _LANES)) for block in given)

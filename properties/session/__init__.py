@@ -1,0 +1,1 @@
+"""One run of the suite under pytest: options, budget, counts, failures, the summary."""
