@@ -31,12 +31,18 @@ class Guide:
     ) -> None:
         """`of` is the space that the test's strategy draws from."""
         self._space = of
-        self._planned = iter(part(covering, shard, shards))
+        self._planned = part(covering, shard, shards)
+        self._visited = 0
         self._triples = Triples(of)
         for drawn in covering:
             self._triples.add(drawn.case)
         self._aim: Aim | None = None
         self._targets: list[Sequence[tuple[str, str]]] = []
+
+    @property
+    def covered(self) -> float:
+        """The part of its share of the covering set that has been drawn."""
+        return self._visited / len(self._planned) if self._planned else 1.0
 
     def __call__(self, chosen: random.Random) -> tuple[int, ...]:
         """The choices of `space.draw_case` for the next case; `chosen` is what chance there is."""
@@ -44,7 +50,11 @@ class Guide:
 
     def draw(self, chosen: random.Random) -> Drawn:
         """The next case."""
-        drawn = next(self._planned, None) or self._unlike(chosen)
+        if self._visited < len(self._planned):
+            drawn = self._planned[self._visited]
+            self._visited += 1
+        else:
+            drawn = self._unlike(chosen)
         self._triples.add(drawn.case)
         return drawn
 

@@ -38,6 +38,9 @@ _SHARES = {"test_gradients.py": 5.0, "test_refusals.py": 2.0, "test_agreement.py
 # Weight of a test that runs no kernel, where one that does weighs 1.
 _LIGHT = 0.1
 
+# More workers than tests that share a covering set would idle.
+_MOST_WORKERS = 8
+
 # Tells this run from others, where xdist has no name for it.
 _STARTED = os.urandom(8).hex()
 
@@ -73,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--generations",
         metavar="LIST",
         type=_generations,
-        help="TPU generations to compile for, as v5e,v6e (the default; all in nightly)",
+        help="TPU generations to compile for (default: v5e,v6e; v5e in smoke, all in nightly)",
     )
     group.addoption("--report-json", metavar="FILE", help="write the run as data for a program")
 
@@ -85,6 +88,27 @@ def _generations(text: str) -> tuple[str, ...]:
             f"unknown generations {', '.join(unknown)}; choose of {', '.join(engines.TOPOLOGIES)}"
         )
     return names
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Uses all cores, unless `-n` or an option for looking closely at one process says otherwise.
+
+    A chip belongs to one process. Comes before pytest-xdist's own hook, which starts the workers.
+    """
+    option = config.option
+    if getattr(option, "numprocesses", 0) is not None or hasattr(config, "workerinput"):
+        return
+    closely = option.usepdb or option.trace or option.collectonly or option.capture == "no"
+    if option.dist == "no" and not closely and not engines.tpu_attached():
+        option.numprocesses = min(_cores(), _MOST_WORKERS)
+
+
+def _cores() -> int:
+    """Those this process may use, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -109,9 +133,10 @@ def pytest_configure(config: pytest.Config) -> None:
         target = targets.Target.load(config.getoption("target"), config.getoption("masked_rows"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
-    nightly = config.getoption("hypothesis_profile", None) == "nightly"
-    generations = tuple(engines.TOPOLOGIES) if nightly else GENERATIONS
-    run = Run(target, mode, config.getoption("generations") or generations)
+    by_profile = {"smoke": GENERATIONS[:1], "nightly": tuple(engines.TOPOLOGIES)}
+    profile = config.getoption("hypothesis_profile", None)
+    generations = config.getoption("generations") or by_profile.get(profile, GENERATIONS)
+    run = Run(target, mode, generations)
     config.stash[_RUN] = run
     config.pluginmanager.register(Reporter(config, run), "attention-properties-reporter")
 

@@ -22,9 +22,9 @@ GENERATIONS = ("v5e", "v6e")
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
-# A run of a traced program costs about a tenth of the trace; two more make it worth half as much
-# again, and leave most of the time to new configurations.
-_FURTHER_DRAWS = 2
+# Further data in a traced program costs about a sixth of a new configuration: four draws more than
+# double the cases, and leave most of the time to new configurations.
+_FURTHER_DRAWS = 4
 
 # How many value families a further draw goes on: without a common divisor with their number, so
 # that all come up, and past the neighbours, which resemble each other.
@@ -78,30 +78,40 @@ class Run:
         self.space = space.Space(**target.restrictions)
         self.tally = Tally(self.space)
         self._covering_sets = functools.cache(self._make_covering_sets)
-        self._deadline = float("inf")
+        self._started, self._seconds = 0.0, float("inf")
+        self._guide: Guide | None = None
         self._unvisited = 0
         self._failing = False
 
     def guide(self, name: str, shard: int, shards: int, seed: int) -> Guide:
         """Chooses the cases of one of several tests that share the cases of a property."""
         of = replace(self.space, backward=True) if name == "gradients" else self.space
-        return Guide(of, self._covering_sets(seed).get(name, []), shard, shards)
+        self._guide = Guide(of, self._covering_sets(seed).get(name, []), shard, shards)
+        return self._guide
 
     def _make_covering_sets(self, seed: int) -> dict[str, list[Drawn]]:
         return covering_sets(self.space, seed, gradients="gradients" in self.target.features)
 
     def begin(self, seconds: float, planned: int) -> None:
         """A test starts that may take so many seconds and plans to draw so many cases."""
-        self._deadline = time.monotonic() + seconds
+        # Where earlier tests took longer than they had, nothing is left, or less.
+        self._started, self._seconds = time.monotonic(), max(seconds, 1e-3)
+        self._guide = None
         self._unvisited = planned
         self._failing = False
 
     def explore(self, name: str, case: Case) -> None:
-        """Checks a drawn case, then other data in the same configuration, which costs no trace."""
+        """Checks a drawn case, then other data in the same configuration, which costs no trace.
+
+        On a slow machine the covering set comes first: other data is drawn while the test is ahead
+        of its budget. A failure is reduced with all of it, whenever it was found.
+        """
         __tracebackhide__ = True
         self.check(name, case)
-        for other in _with_other_data(case, _FURTHER_DRAWS):
-            self._judge(name, other)
+        covered = 1.0 if self._guide is None else self._guide.covered
+        if self._failing or self._spent <= covered:
+            for other in _with_other_data(case, _FURTHER_DRAWS):
+                self._judge(name, other)
 
     def check(self, name: str, case: Case) -> None:
         """Runs one drawn case through the property `name` and counts it.
@@ -110,11 +120,16 @@ class Run:
         time is over (unless it has failed: then the failure is still being reduced).
         """
         __tracebackhide__ = True
-        if time.monotonic() > self._deadline and not self._failing:
+        if self._spent > 1 and not self._failing:
             self.tally.properties[name].unvisited += max(self._unvisited, 1)
             raise BudgetSpent("its share of the budget is used up")
         self._unvisited -= 1
         self._judge(name, case)
+
+    @property
+    def _spent(self) -> float:
+        """The part of the test's time that is over."""
+        return (time.monotonic() - self._started) / self._seconds
 
     def _judge(self, name: str, case: Case) -> None:
         __tracebackhide__ = True

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import shlex
 import subprocess
 import sys
@@ -123,7 +124,7 @@ def test_right_target_passes_within_its_claims(suite: Any) -> None:
     assert report["verdict"] == "pass"
     assert report["profile"] == "smoke"
     assert report["target"] == "adapter:right"
-    assert report["cases"] == 48
+    assert report["cases"] == 80
     # The minimal case, with which every test begins, may come up in each.
     assert report["configurations"] >= 12
     assert report["outputs"]["o"]["worst_ratio"] < 1
@@ -150,8 +151,8 @@ def test_tests_of_a_deterministic_run_draw_different_cases(suite: Any) -> None:
     )
 
     assert done.returncode == pytest.ExitCode.OK, done.stdout
-    # Three cases go on each configuration; a few may come up in both tests, the minimal one does.
-    assert report["configurations"] > 0.75 * report["cases"] / 3
+    # Five cases go on each configuration; a few may come up in both tests, the minimal one does.
+    assert report["configurations"] > 0.75 * report["cases"] / 5
 
 
 def test_budget_that_runs_out_is_no_failure(suite: Any) -> None:
@@ -215,5 +216,27 @@ def test_out_of_budget_are_the_draws_that_are_left(monkeypatch: pytest.MonkeyPat
         run.explore("outputs", case)
 
     # One was drawn, and run on further data.
-    assert run.tally.properties["outputs"].cases == 3
+    assert run.tally.properties["outputs"].cases == 5
     assert run.tally.properties["outputs"].unvisited == 4
+
+
+def test_behind_its_budget_a_test_covers_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        checks.PROPERTIES, "outputs", lambda case, target, mode: Result("outputs", case, mode)
+    )
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run = Run(Target("it", print, dict, tuple), "numpy")
+    run.begin(100.0, planned=1000)
+    guide = run.guide("outputs", 0, 4, seed=0)
+    now[0] = 50.0
+
+    cases = []
+    while guide.covered < 1:
+        run.explore("outputs", guide.draw(random.Random(0)).case)
+        cases.append(run.tally.properties["outputs"].cases)
+
+    # With half of its time gone, further data is drawn only once half of its set is visited.
+    half = (len(cases) - 1) // 2
+    assert cases[:half] == list(range(1, half + 1))
+    assert cases[half + 1 :] == [cases[half] + 5 * more for more in range(1, len(cases) - half)]
