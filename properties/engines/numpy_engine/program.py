@@ -20,7 +20,7 @@ def compile_program(program: jex.ClosedJaxpr) -> Callable[..., list[Any]]:
     """
     with np.errstate(all="ignore"):
         body = jax_side.body(program)
-        source = Source()
+        source = Source(functional=True)
         names = [f"arg{number}" for number in range(len(body.inputs))]
         arguments = [
             Operand(name, tuple(variable.aval.shape), variable.aval.dtype)

@@ -12,9 +12,13 @@ from properties.engines.numpy_engine.rules import Operand
 
 
 class Source:
-    """Lines of Python, and the namespace they will run in."""
+    """Lines of Python, and the namespace they will run in.
 
-    def __init__(self) -> None:
+    A functional one does not write and compute a second time what stands there already, outside of
+    branches and loops. Where references are read that is no option.
+    """
+
+    def __init__(self, *, functional: bool = False) -> None:
         self.lines: list[str] = []
         # Where in the program under test each line comes from; the writer sets `origin`.
         self.origin: Any = None
@@ -23,10 +27,16 @@ class Source:
         self._depth = 1
         self._names: dict[Any, str] = {}
         self._count = 0
+        self._functional = functional
+        self._computed: dict[str, list[Operand]] = {}
 
     def name(self, thing: Any) -> str:
-        """A global name for `thing`; equal dtypes and the same object share one."""
-        key = thing if isinstance(thing, np.dtype) else id(thing)
+        """A global name for `thing`; equal dtypes and scalars and the same object share one."""
+        key: Any = id(thing)
+        if isinstance(thing, np.dtype):
+            key = thing
+        elif isinstance(thing, np.generic):
+            key = (thing.dtype, thing.tobytes())
         if key not in self._names:
             readable = getattr(thing, "__name__", None) or getattr(thing, "name", None)
             named = isinstance(readable, str) and readable.isidentifier()
@@ -57,6 +67,15 @@ class Source:
         """Appends a statement that binds `code`, one value or a tuple of them, to fresh names."""
         results = self.results(avals)
         self.line(f"{', '.join(map(str, results))} = {code}")
+        return results
+
+    def compute(self, avals: list[Any], code: str) -> list[Operand]:
+        """Like `assign`, of code that depends on the values it names and on nothing else."""
+        if code in self._computed:
+            return self._computed[code]
+        results = self.assign(avals, code)
+        if self._functional and self._depth == 1:
+            self._computed[code] = results
         return results
 
     @contextmanager

@@ -40,6 +40,8 @@ class Writer:
         self.source = source
         self.read_only = read_only
         self._compile_kernel = compile_kernel
+        # By the identity of the equation, which all calls of a jitted function share.
+        self._kernels: dict[int, Callable[..., tuple]] = {}
 
     def body(self, body: Body, arguments: list[Operand]) -> list[Operand]:
         """Writes `body` inline; returns the operands that hold its results."""
@@ -92,17 +94,17 @@ class Writer:
             value = eval(code, self.source.globals)
             found = value if len(avals) > 1 else [value]
             return [self.source.constant(np.asarray(each)[()]) for each in found]
-        return self.source.assign(avals, code)
+        return self.source.compute(avals, code)
 
     def _pallas_call(self, equation: Any, avals: list, operands: list[Operand]) -> list:
         if self._compile_kernel is None:
             raise Unsupported("a pallas_call inside a kernel")
-        kernel = self._compile_kernel(jax_side.kernel_call(equation))
-        results = self.source.results(avals)
-        targets = "".join(f"{result}, " for result in results)
-        call = f"{self.source.name(kernel)}({', '.join(map(str, operands))})"
-        self.source.line(f"{targets}= {call}" if results else call)
-        return results
+        if id(equation) not in self._kernels:
+            self._kernels[id(equation)] = self._compile_kernel(jax_side.kernel_call(equation))
+        kernel = self.source.name(self._kernels[id(equation)])
+        call = f"{kernel}({', '.join(map(str, operands))})"
+        bind = self.source.assign if equation.effects else self.source.compute
+        return bind(avals, f"{call}[0]" if len(avals) == 1 else call)
 
     def _cond(self, params: dict, avals: list, operands: list[Operand]) -> list[Operand]:
         which, *arguments = operands
