@@ -45,6 +45,10 @@ class Reporter:
                 "cpu_seconds": self._cpu_seconds,
             }
             return
+        stopped = self._config.getoption("maxfail")
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED and 0 < stopped <= session.testsfailed:
+            # With workers, `-x` ends a run as Ctrl-C does; a failure is a failure.
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._run.tally.vacuous and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         path = self._config.getoption("report_json")

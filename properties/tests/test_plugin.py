@@ -112,6 +112,18 @@ def test_failure_explains_itself_and_is_reported_once(suite: Any) -> None:
         assert command in done.stdout
 
 
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_stopping_at_a_failure_is_a_failure(suite: Any, workers: str) -> None:
+    """Exit code 1, where pytest-xdist by itself ends as if interrupted."""
+    done, report = suite(
+        "properties/test_outputs.py",
+        *("-x", workers, "--target=attention:wrong", "--hypothesis-profile=smoke"),
+    )
+
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert report["verdict"] == "fail"
+
+
 def test_right_target_passes_within_its_claims(suite: Any) -> None:
     """Also: seeds give every test cases of its own, and Hypothesis's profile for CI stays out."""
     done, report = suite(
