@@ -94,10 +94,10 @@ def refusals(case: Case, target: Target, mode: str) -> Result:
     if "everywhere" not in case.parameters:
         return result
     for engine in ("interpret", "tpu-interpret"):
-        if not result.failure and not result.refused:
+        if not (result.failure or result.refused or result.skipped):
             result.add(judge(case, target, engine))
     for generation in case.parameters["everywhere"]:
-        if not result.failure and not result.refused:
+        if not (result.failure or result.refused or result.skipped):
             _compile(result, target, generation, backward=judge is gradients)
     return result
 

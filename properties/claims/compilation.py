@@ -23,6 +23,8 @@ PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float3
 _HOST = re.compile(
     r"stablehlo\.(?:send|recv|infeed|outfeed)\b|custom_call @\"?[\w.]*callback[\w.]*"
 )
+# What a compiler's message begins with where memory does not suffice.
+_EXHAUSTED = "RESOURCE_EXHAUSTED"
 _FLOAT64 = re.compile(r"[x<]f64\b")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 
@@ -33,9 +35,10 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
     Compiled is the program that the gradients property runs, or the outputs property where the
     blocks are for the forward alone: what `--mode tpu` would run. It holds no float64 and asks no
     host, two traces of it lower to the same text, and `jax.export` gives it away and takes it back.
-    Blocks that are chosen for the caller always compile. Of explicit blocks whose
-    `parameters["too_large"]` lists fields, the compiler says that they do not fit its memory, and
-    its message holds the names and values of these fields.
+    Blocks that are chosen for the caller always compile; a target that is not held to the whole
+    contract may need more memory than there is, which is counted as refused. Of explicit blocks
+    whose `parameters["too_large"]` lists fields, the compiler says that they do not fit its memory,
+    and its message holds the names and values of these fields.
 
     `parameters["x64"]` (bool) and `precision` (one of `PRECISIONS`) set what jax has under these
     names while the call is traced and compiled. No array is made, so that shapes may be of any
@@ -59,7 +62,11 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
             result.verdicts += _lowered(program, again, generations[0])
             for generation in generations:
                 result.ran.append(f"compiled for {generation}")
-                result.verdicts.append(_compiled(program, generation, too_large))
+                verdict = _compiled(program, generation, too_large)
+                if not target.strict and _EXHAUSTED in verdict.message:
+                    result.refused = f"needs more memory than {generation} has"
+                    return result
+                result.verdicts.append(verdict)
             result.verdicts.append(_exported(again))
         except engines.Unsupported as error:
             result.skipped = str(error)
@@ -158,7 +165,7 @@ def _compiled(program: Any, generation: str, too_large: dict[str, int]) -> Verdi
         program.compile_for(generation)
     # A compiler's error has no type of its own, and every one is the finding.
     except Exception as error:
-        if not too_large or "RESOURCE_EXHAUSTED" not in str(error):
+        if not too_large or _EXHAUSTED not in str(error):
             return raised(error, f"compiling for {generation}")
         return _naming(str(error), generation, too_large)
     if too_large:

@@ -10,7 +10,8 @@ from typing import get_args
 from oracle.contract import RULES
 from properties.cases import values
 from properties.claims import checks
-from properties.commands import benchmark, replay
+from properties.commands import benchmark, replay, sensitivity
+from properties.faults import catalogue
 from properties.judging.result import MODES
 from properties.judging.targets import KERNEL, MaskedRows
 
@@ -44,7 +45,14 @@ def _parser() -> argparse.ArgumentParser:
         "--masked-rows", choices=get_args(MaskedRows), help="default: the report's"
     )
     replaying.set_defaults(run=_replay)
-    listing = commands.add_parser("list", help="properties, value families and contract rules")
+    planting = commands.add_parser(
+        "sensitivity", help="plant faults in the kernel: what finds them"
+    )
+    sensitivity.add_arguments(planting)
+    planting.set_defaults(run=sensitivity.command)
+    listing = commands.add_parser(
+        "list", help="properties, value families, faults and contract rules"
+    )
     listing.set_defaults(run=_list)
     measuring = commands.add_parser("benchmark", help="measure this harness's speed")
     benchmark.add_arguments(measuring)
@@ -78,6 +86,7 @@ def _list(options: argparse.Namespace) -> int:
     }
     for title, named in functions.items():
         _print_section(title, {name: _first_sentence(each) for name, each in named.items()})
+    _print_section("faults", {name: each.says for name, each in catalogue.FAULTS.items()})
     _print_section("contract rules", RULES)
     return HOLDS
 

@@ -65,7 +65,10 @@ class Target:
         Raises TargetError, with one line that says what is wrong, if that cannot be done.
         """
         module, found = _import(name)
-        target = _kernel(found) if name == KERNEL else _adapt(name, module, found)
+        if isinstance(found, Target):
+            target = found
+        else:
+            target = of_kernel(module) if name == KERNEL else _adapt(name, module, found)
         return dataclasses.replace(target, masked_rows=masked_rows or target.masked_rows)
 
     @property
@@ -126,16 +129,16 @@ def _import(name: str) -> tuple[Any, Any]:
     return module, found
 
 
-def _kernel(flash_attention: Callable[..., Any]) -> Target:
-    import kernel
-
+def of_kernel(package: Any, name: str = KERNEL) -> Target:
+    """The target that `package`, which is `kernel` or an instance of it, has, held to the whole
+    contract."""
     return Target(
-        name=KERNEL,
-        call=flash_attention,
-        block_sizes=kernel.BlockSizes,
-        segment_ids=kernel.SegmentIds,
+        name=name,
+        call=package.flash_attention,
+        block_sizes=package.BlockSizes,
+        segment_ids=package.SegmentIds,
         masked_rows="zero",
-        residuals=kernel.attention_residuals,
+        residuals=package.attention_residuals,
         strict=True,
     )
 

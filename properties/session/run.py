@@ -138,6 +138,7 @@ class Run:
         self.tally.add(result, time.monotonic() - start)
         if result.failure is not None:
             self._failing = True
+            self.tally.failed(result)
             raise failure.PropertyFailure(failure.report(result, self.target, result.failure))
 
 

@@ -125,6 +125,7 @@ def report(
         "untested_rows": tally.counts["untested_rows"],
         "skipped": skipped,
         "failures": tally.failures,
+        "first_failure": tally.first_failure,
         "environment": environment.versions(),
     }
 

@@ -7,6 +7,7 @@ words by `summary`.
 import dataclasses
 import functools
 import hashlib
+import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable
 from typing import Any
@@ -76,6 +77,7 @@ class Tally:
     def __init__(self, of: Space | None = None) -> None:
         """`of` is the space that cases are drawn from, the whole by default."""
         self._space = of
+        self._started = time.process_time()
         self.properties: defaultdict[str, PropertyTally] = defaultdict(PropertyTally)
         self.ratios: defaultdict[tuple[str, str], Ratios] = defaultdict(Ratios)
         self.counts: Counter[str] = Counter()  # rows, untested_rows
@@ -85,6 +87,7 @@ class Tally:
         self.skipped: Counter[tuple[str, str]] = Counter()
         self.stages: defaultdict[str, float] = defaultdict(float)
         self.failures: list[dict[str, Any]] = []
+        self.first_failure: dict[str, Any] | None = None
         self.lost_workers: list[str] = []
 
     @functools.cached_property
@@ -127,6 +130,15 @@ class Tally:
                 ratio = Ratios(each.ratio, each.elements, Counter([f"{each.ratio:.1e}"]))
                 self.ratios[each.output, result.case.dtype].add(ratio)
 
+    def failed(self, result: Result) -> None:
+        """Notes what it took to find the first failure: called as soon as it is found."""
+        if self.first_failure is None:
+            self.first_failure = {
+                "property": result.name,
+                "cases": sum(each.cases for each in self.properties.values()),
+                "cpu_seconds": time.process_time() - self._started,
+            }
+
     def fail(self, report: dict[str, Any]) -> None:
         """Counts one failure, reduced as far as it goes, by its report."""
         self.properties[report["property"]].failures += 1
@@ -148,6 +160,7 @@ class Tally:
             "stages": self.stage_seconds(),
             "coverage": self.coverage.to_data() if self.properties else [],
             "triples": self.triples.to_data() if self.properties else "",
+            "first_failure": self.first_failure,
         }
 
     def merge(self, data: dict[str, Any]) -> None:
@@ -164,6 +177,7 @@ class Tally:
             self.skipped[what, why] += count
         for stage, seconds in data["stages"].items():
             self.stages[stage] += seconds
+        self.first_failure = self.first_failure or data["first_failure"]
         if data["coverage"]:
             self.coverage.merge(data["coverage"])
             self.triples.merge(data["triples"])
