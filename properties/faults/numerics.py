@@ -109,10 +109,6 @@ FAULTS: dict[str, Fault] = {
         "the sum of weights is that of the last block alone",
         *("forward", _L, "l_ref[b] = tile.row_sum(p)"),
     ),
-    "sum_starts_at_one": fault(
-        "the sum of weights starts at 1",
-        *("forward", "l_ref[...] = jnp.zeros(", "l_ref[...] = jnp.ones("),
-    ),
     "sum_of_rounded_weights": fault(
         "the sum is of weights that were rounded for the product, unlike what is declared",
         *(
