@@ -1,7 +1,6 @@
 """Faults of bookkeeping: grids, index maps, offsets of inner blocks, scratch memory."""
 
 from properties.faults.fault import Fault, fault
-from properties.faults.planting import Edit
 
 _FIRST_STEP = "@pl.when(key_index == 0)\n    def start_rows"
 
@@ -166,12 +165,9 @@ FAULTS: dict[str, Fault] = {
         "for dk and dv every inner block of queries takes the maxima of the first",
         *("backward", "saved.m[queries, :]", "saved.m[pl.ds(0, s.shape[0]), :]"),
     ),
-    "default_blocks_too_large": Fault(
+    "default_blocks_too_large": fault(
         "the blocks chosen for the caller do not fit on the chip",
-        (
-            Edit("blocks", "_DEFAULT_BYTES = 9 * 2**20", "_DEFAULT_BYTES = 900 * 2**20"),
-            Edit("blocks", "for block in (512, 256, LANES):", "for block in (2048, 256, LANES):"),
-        ),
+        *("blocks", "_DEFAULT_BYTES = 9 * 2**20", "_DEFAULT_BYTES = 900 * 2**20"),
     ),
     "vmap_mixes_batch_rows": fault(
         "under vmap an array that is not mapped is repeated in another order than it is read",
