@@ -77,7 +77,7 @@ def recomputed_weights(
     """
     u = model.unit
     first_order = slack(model, true.k.shape[2] + 7 * model.kv_tiles + 20)
-    change = _RECOMPUTING * u - (model.kv_tiles - 1) * (model.exp + u)
+    change = _RECOMPUTING * u + model.quotient - (model.kv_tiles - 1) * (model.exp + u)
     if conditional:
         common = np.zeros_like(true.m)
         change = change + model.exponent_roundings * u * np.abs(grads.shift)
@@ -85,7 +85,7 @@ def recomputed_weights(
         common = np.log1p(ahead.total_error) + ahead.summing
         if model.saves_lse:
             log_total = np.log(true.total)
-            common += 2 * u * (np.abs(true.m) + log_total + 1)
+            common += 2 * u * (np.abs(true.m) + log_total + 1) + model.log * log_total
             change = change + model.exponent_roundings * u * log_total
     unknown = ahead.untested | ~(change + common <= HOPELESS)
     change, common = np.minimum(change, HOPELESS), np.minimum(common, HOPELESS)

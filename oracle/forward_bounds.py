@@ -146,12 +146,14 @@ def forward_bounds(true: Forward, model: Arithmetic) -> ForwardBounds:
     summing = u * (keys - 1 + 2 * tiles) + model.p_to_sum
     relative_l = total_error + summing * (1 + total_error)
     l_error = first_order * true.total * relative_l + 2 * (keys + tiles) * SMALLEST_NORMAL
-    magnitude = np.abs(true.m) + np.log(true.total) + 1
-    lse_error = first_order * (np.log1p(total_error) + summing + 4 * u * magnitude)
+    log_total = np.log(true.total)
+    lse_error = np.log1p(total_error) + summing + 4 * u * (np.abs(true.m) + log_total + 1)
+    lse_error = first_order * (lse_error + model.log * log_total)
 
     # A kernel that renormalises in every tile rescales by l_old/l_new (a correction, a reciprocal,
-    # their product), multiplies and adds: 5 a tile, 3 for the last division.
-    rescaling = 5 * tiles + 3
+    # their product), multiplies and adds: 5 a tile, 3 for the last division. Reciprocals may be
+    # rough.
+    rescaling = 5 * tiles + 3 + (tiles + 1) * model.quotient / u
     abs_v, abs_o = np.abs(true.v), np.abs(true.o)
     average_error, value_error, magnitude_error = np.split(
         weight_error @ np.concatenate([true.v, true.v * true.v, abs_v], axis=-1), 3, axis=-1

@@ -80,6 +80,17 @@ def distance(truth: np.ndarray, got: np.ndarray) -> np.ndarray:
     return np.abs(got.astype(np.float64) - truth)
 
 
+_DIVIDED: dict[str, tuple[float, float]] = {
+    # a = a1 + a2 + r, each at most 2**-8 of the one before. Kept are a1 b1, a1 b2 and a2 b1; left
+    # out is at most (2**-16 + 2 2**-16) |a b|, less than two operands that are 2**-15 off.
+    "bfloat16x3": (2.0**-15, 3.0),
+    # a = a1 + a2 + a3 exactly. Left out are a2 b3, a3 b2 and a3 b3, 2 u |a b| and a trifle; each of
+    # the six that are kept is exact and summed over the axis by itself, and the sums are added up.
+    "bfloat16x6": (0.0, 8.0),
+}
+"""By what is divided into parts: the operands' error, and the roundings of a product in units u."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
     """The roundings that a kernel may make; everything else it does must be exact.
@@ -109,6 +120,10 @@ class Arithmetic:
     """Cast of o, from which the backward computes the row sums of o do."""
     exp: float = 4 * FLOAT32.unit_roundoff
     """exp (or exp2) of an exact argument: 2 ulp."""
+    quotient: float = 0.0
+    """Error of a quotient beside its rounding, where it is a product with a rough reciprocal."""
+    log: float = 0.0
+    """Error of log(l) beside its rounding."""
     exponent_roundings: int = 3
     """Roundings of the argument of exp: the subtraction, the product by log2(e), that constant."""
     scale_roundings: int = 3
@@ -128,28 +143,40 @@ class Arithmetic:
         kv_tiles: int = 1,
         q_tiles: int = 1,
         scaled: bool = True,
-        operands: Literal["exact", "bfloat16"] = "exact",
+        operands: Literal["exact", "bfloat16", "bfloat16x3", "bfloat16x6"] = "exact",
         sums_rounded_p: bool = False,
         saves_lse: bool = False,
+        exp_ulps: float = 2.0,
+        reciprocal_ulps: float = 0.0,
+        log_ulps: float = 0.0,
     ) -> Arithmetic:
         """The arithmetic of a kernel for q, k and v of `dtype`, "float32" or "bfloat16".
 
         scaled: logits are multiplied by a constant, sm_scale or log2(e); False only for sm_scale 1
-        with exp. operands: "bfloat16" where float32 operands of matrix products are rounded to
-        bfloat16. sums_rounded_p: l adds up weights already cast to v's dtype.
+        with exp. operands: what float32 operands of matrix products are read as. "bfloat16":
+        rounded to it. "bfloat16x3", "bfloat16x6": divided into bfloat16 parts, of which the
+        products that matter are summed; a TPU does so at higher precisions. sums_rounded_p: l adds
+        up weights already cast to v's dtype. exp_ulps: the largest error of exp, in units in the
+        last place. reciprocal_ulps, log_ulps: that of 1/l, where a quotient is a product with it,
+        and of log(l); 0 where they round as the other operations do.
         Raises ValueError for another dtype or another word for the operands.
         """
         if dtype not in (FLOAT32.name, BFLOAT16.name):
             raise ValueError(
                 f"dtype={dtype!r}: an arithmetic is known for 'float32' and 'bfloat16'"
             )
-        if operands not in ("exact", "bfloat16"):
-            raise ValueError(f"operands={operands!r}: must be 'exact' or 'bfloat16'")
-        rounds_inputs = dtype == FLOAT32.name and operands == "bfloat16"
+        if operands not in ("exact", "bfloat16", *_DIVIDED):
+            words = ", ".join(map(repr, ("exact", "bfloat16", *_DIVIDED)))
+            raise ValueError(f"operands={operands!r}: must be one of {words}")
+        if dtype == BFLOAT16.name:
+            operands = "exact"
+        rounds_inputs = operands == "bfloat16"
+        operand, roundings = _DIVIDED.get(operands, (0.0, 1.0))
         narrow = dtype == BFLOAT16.name or rounds_inputs
         cast = BFLOAT16.unit_roundoff if narrow else 0.0
         return cls(
-            product=0.0 if narrow else 1.0,
+            product=0.0 if narrow else roundings,
+            operand=operand,
             rounds_inputs=rounds_inputs,
             p_to_v=cast,
             p_to_do=cast,
@@ -161,6 +188,10 @@ class Arithmetic:
             kv_tiles=kv_tiles,
             q_tiles=q_tiles,
             saves_lse=saves_lse,
+            # An ulp is up to two unit roundoffs.
+            exp=2 * exp_ulps * FLOAT32.unit_roundoff,
+            quotient=2 * reciprocal_ulps * FLOAT32.unit_roundoff,
+            log=2 * log_ulps * FLOAT32.unit_roundoff,
         )
 
     def scaling(self, sm_scale: float) -> float:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from oracle import variance
 from oracle.attention import Backward, Forward, backward, float64, forward
 from oracle.backward_bounds import backward_bounds
 from oracle.forward_bounds import ForwardBounds, forward_bounds
-from oracle.rounding import Arithmetic, distance
+from oracle.rounding import BFLOAT16, Arithmetic, distance
 
 
 class Truth:
@@ -77,6 +78,10 @@ class Truth:
             self.residuals,
             rounds_inputs=self.arithmetic.rounds_inputs,
         )
+
+    @property
+    def _given_backward(self) -> Backward | None:
+        return None if self._do is None else self._backward
 
     @cached_property
     def _forward_bounds(self) -> ForwardBounds:
@@ -155,16 +160,82 @@ class Truth:
         """`bound` of every output in `values`."""
         return {name: self.bound(name) for name in self.values}
 
-    def ratio(self, name: str, got: Any, m: Any = None) -> np.ndarray:
+    @property
+    def well_conditioned(self) -> bool:
+        """Whether no weight can be off by half in its logarithm, as chance errors have it."""
+        return bool(np.max(self._forward_bounds.growth, initial=0.0) < np.expm1(0.5))
+
+    @cached_property
+    def _forward_variances(self) -> dict[bool, variance.ForwardVariance]:
+        """By whether they are the likely ones, or the predicted."""
+        return {
+            likely: variance.forward_variance(
+                self._forward, self._forward_bounds, variance.Roundings(self.arithmetic, likely)
+            )
+            for likely in (False, True)
+        }
+
+    @cached_property
+    def _backward_variances(self) -> dict[bool, dict[str, np.ndarray]]:
+        return {
+            likely: variance.backward_variance(
+                self._forward,
+                self._backward,
+                self._forward_bounds,
+                self._forward_variances[likely],
+                variance.Roundings(self.arithmetic, likely),
+                conditional=self.residuals is not None,
+            )
+            for likely in (False, True)
+        }
+
+    def _variance(self, name: str, *, likely: bool) -> np.ndarray:
+        self.value(name)
+        forward_half = self._forward_variances[likely].outputs
+        return (
+            forward_half[name] if name in forward_half else self._backward_variances[likely][name]
+        )
+
+    def predicted_spread(self, name: str, dtype: str) -> np.ndarray:
+        """Root mean square error that a correct kernel is expected to have in each element of an
+        output of that dtype; 0 where a result must be exact, infinite where nothing is known. For
+        data without ties. Raises ValueError for an output that was not computed.
+        """
+        found = self._variance(name, likely=False)
+        if dtype == BFLOAT16.name:
+            by = variance.Roundings(self.arithmetic, likely=False)
+            found = found + by.of_cast(self.value(name))
+        bound = self.bound(name)
+        known = np.where(np.isfinite(bound), np.sqrt(found), np.inf)
+        return np.where(bound == 0, 0.0, known)
+
+    def likely_bound(self, name: str) -> np.ndarray:
+        """`bound`, or what roundings that are independent exceed with probability 2.5e-14 where
+        that is less: for data without ties, in rows that are well conditioned. `bound` where an
+        arithmetic has errors that are not independent. Raises as `bound`.
+        """
+        bound = self.bound(name)
+        if variance.is_rough(self.arithmetic):
+            return bound
+        likely = np.sqrt(self._variance(name, likely=True))
+        in_common = variance.in_common(self.arithmetic).get(name, 0.0)
+        if in_common:
+            likely = likely + in_common * np.abs(self.value(name))
+        likely = likely + variance.flushing(self._forward, self._given_backward)
+        return np.where(np.isfinite(bound), np.minimum(bound, likely), bound)
+
+    def ratio(
+        self, name: str, got: Any, m: Any = None, *, bound: np.ndarray | None = None
+    ) -> np.ndarray:
         """Distance of `got` from the truth over its bound, elementwise; above 1 it is wrong.
 
         The distance is to the rounding cell of `got` where `got` is bfloat16. 0 where the bound is
         infinite, infinite where `got` is NaN or differs from what must be exact. "l" is judged at
         the kernel's own `m`. Raises ValueError without it, for an output that was not computed, and
-        for another shape than the truth's.
+        for another shape than the truth's. `bound` takes the place of `self.bound(name)`.
         """
         got = np.asarray(got)
-        bound = self.bound(name)
+        bound = self.bound(name) if bound is None else bound
         truth = self.value(name)
         if got.shape != truth.shape:
             raise ValueError(f"{name} has shape {got.shape}, its truth {truth.shape}")

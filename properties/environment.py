@@ -13,29 +13,33 @@ _DEVICES = "--xla_force_host_platform_device_count"
 
 
 def settle() -> None:
-    """Chooses the CPU unless a TPU is attached, and keeps libtpu quiet. Call before using jax.
+    """Chooses the CPU, which `engines.claim_chip` may change. Call before using jax.
 
     Variables that the user has set stay as they are. libtpu is here to compile for TPUs ahead of
-    time; unless told so it asks a cloud metadata server where it runs, and refuses to be loaded by
-    two processes at once. One BLAS thread: the products are small, and idle threads that spin cost
-    more than they give. Several CPU devices, so that a call can be divided over them.
+    time; unless told so it refuses to be loaded by two processes at once. One BLAS thread: the
+    products are small, and idle threads that spin cost more than they give. Several CPU devices, so
+    that a call can be divided over them.
     """
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     flags = os.environ.get("XLA_FLAGS", "")
     if _DEVICES not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {_DEVICES}=4".strip()
-    if "JAX_PLATFORMS" not in os.environ:
-        from properties import engines
+    # Imports jax, which reads JAX_PLATFORMS then, so that it is told its platforms as well.
+    from properties import engines
 
-        if not engines.tpu_attached():
-            os.environ["JAX_PLATFORMS"] = "cpu"
-            import jax
-
-            # The variable is read when jax is imported, which may have happened already.
-            jax.config.update("jax_platforms", "cpu")
+    if engines.tpu_attached():
+        _use_the_cpu()
+    elif "JAX_PLATFORMS" not in os.environ:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        _use_the_cpu()
     _keep_memory()
+
+
+def _use_the_cpu() -> None:
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
 
 
 def _keep_memory() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from properties.cases.case import DTYPES, Bias, Blocks, Case
-from properties.claims.compilation import PRECISIONS
+from properties.claims.compilation import DESIGNATED, PRECISIONS
 from properties.drawing import space, strategies
 from properties.session.run import Run
 
@@ -29,11 +29,23 @@ def _compiled_for(generations: Sequence[str], **parameters: Any) -> dict[str, An
 
 
 @settings(max_examples=_CASES)
-@given(data=st.data(), x64=st.booleans(), precision=st.sampled_from(PRECISIONS))
-def test_drawn_case_compiles(run: Run, data: st.DataObject, x64: bool, precision: str) -> None:
-    case = data.draw(strategies.cases(**run.target.restrictions))
-    parameters = _compiled_for(run.generations, x64=x64, precision=precision)
-    run.check("compilation", replace(case, parameters=parameters))
+@given(
+    data=st.data(),
+    forward=st.booleans(),
+    x64=st.booleans(),
+    precision=st.sampled_from(PRECISIONS),
+)
+def test_drawn_case_compiles(
+    run: Run, data: st.DataObject, forward: bool, x64: bool, precision: str
+) -> None:
+    claims, features = run.target.restrictions, run.target.features
+    if forward or "gradients" not in features:
+        case = data.draw(strategies.cases(**claims))
+    else:
+        bias_gradient = "bias_gradient" in features
+        case = data.draw(strategies.gradient_cases(**claims, bias_gradient=bias_gradient))
+    parameters = _compiled_for(run.generations, forward=forward, x64=x64, precision=precision)
+    run.check("compilation", replace(case, parameters=dict(case.parameters) | parameters))
 
 
 @st.composite
@@ -70,12 +82,17 @@ def test_default_blocks_fit_any_shape(run: Run, data: st.DataObject) -> None:
     run.check("compilation", replace(case, parameters=_compiled_for(run.generations)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_default_blocks_fit_the_largest(run: Run, dtype: str) -> None:
+@pytest.mark.parametrize("name", DESIGNATED)
+def test_designated_case_compiles(run: Run, name: str) -> None:
+    case, precision = DESIGNATED[name]
     claims = run.target.restrictions
-    bias = Bias("float32", "normal") if claims["bias"] else None
-    case = Case(1, 1, 8192, 8192, 1024, dtype, claims["causal"], bias=bias)
-    run.check("compilation", replace(case, parameters=_compiled_for(run.generations)))
+    case = replace(
+        case,
+        causal=case.causal and claims["causal"],
+        bias=case.bias if claims["bias"] else None,
+        parameters=_compiled_for(run.generations, precision=precision),
+    )
+    run.check("compilation", case)
 
 
 def _too_large(q_len: int, head_dim: int, *fields: str) -> Case:

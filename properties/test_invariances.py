@@ -7,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from properties.claims.invariances import drawing
-from properties.claims.invariances.options import DESIGNATED, VALIDATED, VALIDATED_CASE
+from properties.claims.invariances.options import (
+    DESIGNATED,
+    LEFT_OUT_CASE,
+    VALIDATED,
+    VALIDATED_CASE,
+)
 from properties.session.run import Run
 
 _SHARDS = 3
@@ -37,3 +42,8 @@ def test_option_matters(run: Run, option: str) -> None:
 def test_block_field_matters(run: Run, field: str) -> None:
     case = replace(VALIDATED_CASE, dtype=run.target.dtypes[0], parameters={"field": field})
     run.check("invariances.block_field_matters", case)
+
+
+def test_options_left_out(run: Run) -> None:
+    case = replace(LEFT_OUT_CASE, dtype=run.target.dtypes[0])
+    run.check("invariances.options_left_out", case)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from properties.cases.case import Case
 from properties.claims import agreement, compilation, invariances, memory, refusal, transformations
+from properties.claims import statistics as of_all_elements
 from properties.engines import Unsupported
 from properties.judging import programs
 from properties.judging.judge import (
@@ -17,28 +18,41 @@ from properties.judging.judge import (
     without_edge,
     without_masked_cotangents,
 )
-from properties.judging.result import Result, attempt
+from properties.judging.result import Result, begin
 from properties.judging.targets import Target
 from properties.judging.verdict import raised
+
+Begun = Callable[[], Result]
+"""A property that has sent its work to a chip, if it runs on one: waits for it, and judges."""
 
 
 def outputs(case: Case, target: Target, mode: str) -> Result:
     """o is within its bound of softmax over the visible keys of (q kᵀ + ab) sm_scale, times v;
     l and m, or lse, likewise, where the target lets them be read."""
+    return begin_outputs(case, target, mode)()
+
+
+def begin_outputs(case: Case, target: Target, mode: str) -> Begun:
+    """The property `outputs`, as far as it goes without results."""
     result = Result("outputs", case, mode, skipped=target.unclaimed(case) or "")
     if result.skipped:
-        return result
+        return lambda: result
     arrays = case.arrays()
-    got = attempt(
+    fetch = begin(
         result,
         target,
         lambda: programs.outputs(case, target, arrays),
         *programs.inputs(arrays),
     )
-    if got is not None:
-        with result.judging():
-            judge_forward(result, target, truth_of(case, target, result.mode, arrays), got)
-    return result
+
+    def judged() -> Result:
+        got = fetch()
+        if got is not None:
+            with result.judging():
+                judge_forward(result, target, truth_of(case, target, result.mode, arrays), got)
+        return result
+
+    return judged
 
 
 def gradients(case: Case, target: Target, mode: str) -> Result:
@@ -50,6 +64,11 @@ def gradients(case: Case, target: Target, mode: str) -> Result:
     from end to end. A row without a visible key gets a cotangent like any other where it must give
     zeros, so that a leak shows; it gets none where it may give anything.
     """
+    return begin_gradients(case, target, mode)()
+
+
+def begin_gradients(case: Case, target: Target, mode: str) -> Begun:
+    """The property `gradients`, as far as it goes without results."""
     result = Result("gradients", case, mode, skipped=target.unclaimed(case) or "")
     of = differentiated(case, target)
     if not of:
@@ -57,26 +76,31 @@ def gradients(case: Case, target: Target, mode: str) -> Result:
     elif case.block_sizes is not None and not case.block_sizes.backward:
         result.skipped = "its block sizes are for the forward alone"
     if result.skipped:
-        return result
+        return lambda: result
     arrays = case.arrays()
     if target.masked_rows == "any":
         with result.judging():
             arrays = without_masked_cotangents(arrays, truth_of(case, target, mode, arrays))
-    got = attempt(
+    fetch = begin(
         result,
         target,
         lambda: programs.gradients(case, target, arrays, of),
         *programs.inputs(arrays),
         arrays.do,
     )
-    if got is not None:
-        with result.judging():
-            truth = truth_of(case, target, result.mode, arrays)
-            judge_forward(result, target, truth, got)
-            # Gradients from a wrong o, l or m would be judged against nonsense.
-            if result.failure is None:
-                judge_backward(result, truth, arrays, got, of)
-    return result
+
+    def judged() -> Result:
+        got = fetch()
+        if got is not None:
+            with result.judging():
+                truth = truth_of(case, target, result.mode, arrays)
+                judge_forward(result, target, truth, got)
+                # Gradients from a wrong o, l or m would be judged against nonsense.
+                if result.failure is None:
+                    judge_backward(result, truth, arrays, got, of)
+        return result
+
+    return judged
 
 
 def refusals(case: Case, target: Target, mode: str) -> Result:
@@ -111,13 +135,26 @@ def engines(case: Case, target: Target, mode: str) -> Result:
     return agreement.agreement(_fullest(case, target), case, target, mode)
 
 
+def statistics(case: Case, target: Target, mode: str) -> Result:
+    """Over random data the errors are those of the declared roundings: in size, element by element
+    (8 standard deviations), row by row and over an output, beside an emulation, and not biased."""
+    return of_all_elements.statistics(_fullest(case, target), case, target, mode)
+
+
 Property = Callable[[Case, Target, str], Result]
+
+BEGINNINGS: dict[str, Callable[[Case, Target, str], Begun]] = {
+    "outputs": begin_outputs,
+    "gradients": begin_gradients,
+}
+"""Properties of which many cases can be begun before the first is judged."""
 
 PROPERTIES: dict[str, Property] = {
     "outputs": outputs,
     "gradients": gradients,
     "refusals": refusals,
     "engines": engines,
+    "statistics": statistics,
     "memory": lambda case, target, mode: memory.memory(_fullest(case, target), case, target),
     "compilation": compilation.compilation,
     **invariances.PROPERTIES,

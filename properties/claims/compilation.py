@@ -10,7 +10,7 @@ import jax.export
 
 from properties import engines
 from properties.cases import records
-from properties.cases.case import Arrays, Case, CaseError
+from properties.cases.case import Arrays, Bias, Case, CaseError
 from properties.judging import programs
 from properties.judging.judge import differentiated
 from properties.judging.result import REFUSALS, Result
@@ -18,6 +18,21 @@ from properties.judging.targets import Target
 from properties.judging.verdict import Verdict, raised
 
 PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
+
+DESIGNATED: dict[str, tuple[Case, str]] = {
+    "largest float32": (Case(1, 1, 8192, 8192, 1024, bias=Bias("float32", "normal")), "default"),
+    "largest bfloat16": (
+        Case(1, 1, 8192, 8192, 1024, "bfloat16", bias=Bias("float32", "normal")),
+        "default",
+    ),
+    # Several of the largest default tiles, and of the next smaller ones, each with a tail.
+    "long and narrow": (Case(1, 1, 1040, 1300, 64, causal=True), "default"),
+    "long and wide": (Case(1, 1, 1040, 1300, 512, "bfloat16", causal=True), "default"),
+    # The precisions between the lowest and the highest, which not every compiler knows.
+    "high float32": (Case(1, 1, 128, 128, 8), "high"),
+    "highest bfloat16": (Case(1, 1, 128, 128, 8, "bfloat16"), "highest"),
+}
+"""Cases that must compile though they are rarely drawn, and the precision of each."""
 
 # What a host is asked through while a TPU computes.
 _HOST = re.compile(
@@ -33,8 +48,9 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
     """A call compiles for each TPU generation in `case.parameters["generations"]`.
 
     Compiled is the program that the gradients property runs, or the outputs property where the
-    blocks are for the forward alone: what `--mode tpu` would run. It holds no float64 and asks no
-    host, two traces of it lower to the same text, and `jax.export` gives it away and takes it back.
+    blocks are for the forward alone or `parameters["forward"]` says so: what `--mode tpu` would
+    run. It holds no float64 and asks no host, two traces of it lower to the same text, and
+    `jax.export` gives it away and takes it back.
     Blocks that are chosen for the caller always compile; a target that is not held to the whole
     contract may need more memory than there is, which is counted as refused. Of explicit blocks
     whose `parameters["too_large"]` lists fields, the compiler says that they do not fit its memory,
@@ -47,6 +63,8 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
     result = Result("compilation", case, mode, skipped=target.unclaimed(case) or "")
     generations = _generations(case)
     too_large = _too_large(case)
+    forward = records.boolean(case.parameters.get("forward", False), "parameters.forward")
+    of = () if forward else differentiated(case, target)
     if too_large and not target.strict:
         result.skipped = "only the contract of the kernel names blocks that are too large"
     if result.skipped:
@@ -54,7 +72,7 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
     with _settings(case):
         try:
             # Together, so that what jax notes of where a kernel was called is the same.
-            program, again = (_trace(case, target) for _ in range(2))
+            program, again = (_trace(case, target, of) for _ in range(2))
         except Exception as error:
             _record(result, target, error, "the call")
             return result
@@ -121,11 +139,10 @@ def _record(result: Result, target: Target, error: Exception, during: str) -> No
         result.verdicts.append(raised(error, during))
 
 
-def _trace(case: Case, target: Target) -> Any:
+def _trace(case: Case, target: Target, of: tuple[str, ...]) -> Any:
     """A new trace of the program, which shares nothing with an earlier one."""
     jax.clear_caches()
     arrays = shapes(case)
-    of = differentiated(case, target)
     if of and (case.block_sizes is None or case.block_sizes.backward):
         function = programs.backward_function(case, target, of)
         return engines.trace(function, *programs.inputs(arrays), arrays.do)

@@ -10,7 +10,7 @@ from typing import get_args
 from oracle.contract import RULES
 from properties.cases import values
 from properties.claims import checks
-from properties.commands import benchmark, replay, sensitivity
+from properties.commands import benchmark, reading, replay, sensitivity, shrink
 from properties.faults import catalogue
 from properties.judging.result import MODES
 from properties.judging.targets import KERNEL, MaskedRows
@@ -34,22 +34,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m properties")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     replaying = commands.add_parser("replay", help="run one case and print the verdict table")
-    replaying.add_argument(
-        "source", metavar="CASE_OR_REPORT", help="a file, or - for JSON on standard input"
-    )
-    replaying.add_argument(
-        "--target", metavar="MODULE:NAME", default=KERNEL, help="what is run (default: %(default)s)"
-    )
-    replaying.add_argument("--mode", choices=MODES, help="default: the report's")
-    replaying.add_argument(
-        "--masked-rows", choices=get_args(MaskedRows), help="default: the report's"
-    )
+    _add_source(replaying)
     replaying.set_defaults(run=_replay)
+    shrinking = commands.add_parser("shrink", help="reduce a failure to the smallest that fails so")
+    _add_source(shrinking)
+    shrinking.add_argument(
+        "--out",
+        metavar="DIR",
+        type=pathlib.Path,
+        default=pathlib.Path(),
+        help="where the minimal case and its report are written (default: here)",
+    )
+    shrinking.set_defaults(run=shrink.command)
     planting = commands.add_parser(
         "sensitivity", help="plant faults in the kernel: what finds them"
     )
     sensitivity.add_arguments(planting)
     planting.set_defaults(run=sensitivity.command)
+    mutating = commands.add_parser(
+        "mutants", help="every small change to the kernel: what the suite does not see"
+    )
+    _add_mutants(mutating)
     listing = commands.add_parser(
         "list", help="properties, value families, faults and contract rules"
     )
@@ -60,18 +65,42 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _replay(options: argparse.Namespace) -> int:
-    if options.source == "-":
-        text, folder = sys.stdin.read(), pathlib.Path()
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    """What a command is given to run, and how to run it."""
+    parser.add_argument(
+        "source",
+        metavar="CASE_OR_REPORT",
+        help="a file of JSON, an .npz of tensors, or - for JSON on standard input",
+    )
+    parser.add_argument(
+        "--target", metavar="MODULE:NAME", default=KERNEL, help="what is run (default: %(default)s)"
+    )
+    parser.add_argument("--mode", choices=MODES, help="default: the report's")
+    parser.add_argument("--masked-rows", choices=get_args(MaskedRows), help="default: the report's")
+
+
+def _add_mutants(parser: argparse.ArgumentParser) -> None:
+    """The command, if the optional tool that makes mutants is there; else one that says how."""
+    try:
+        from properties.commands import mutants
+    except ModuleNotFoundError as error:
+        # Anything else that is missing is a fault.
+        if error.name is None or error.name.split(".")[0] not in ("cosmic_ray", "parso"):
+            raise
+        parser.set_defaults(run=_lacks_mutation)
     else:
-        path = pathlib.Path(options.source)
-        try:
-            text, folder = path.read_text(encoding="utf-8"), path.parent
-        except OSError as error:
-            raise ValueError(f"{path}: {error.strerror}") from error
-    request = replay.parse(text, folder)
+        mutants.add_arguments(parser)
+        parser.set_defaults(run=mutants.command)
+
+
+def _lacks_mutation(options: argparse.Namespace) -> int:
+    raise ValueError("mutants are made by cosmic-ray: pip install 'attention-properties[mutation]'")
+
+
+def _replay(options: argparse.Namespace) -> int:
+    request = reading.read(options.source)
     if request.target not in (None, options.target):
-        print(f"reported for {request.target}, run on {options.target}")
+        print(f"reported for {replay.named(request.target)}, run on {options.target}")
     results = replay.run(request, options.target, options.mode, options.masked_rows)
     print("\n".join(replay.table(results)))
     return FAILS if any(result.failure for result in results) else HOLDS
@@ -86,7 +115,7 @@ def _list(options: argparse.Namespace) -> int:
     }
     for title, named in functions.items():
         _print_section(title, {name: _first_sentence(each) for name, each in named.items()})
-    _print_section("faults", {name: each.says for name, each in catalogue.FAULTS.items()})
+    _print_section("faults", {name: str(each) for name, each in catalogue.FAULTS.items()})
     _print_section("contract rules", RULES)
     return HOLDS
 

@@ -9,8 +9,9 @@ from properties import engines
 from properties.cases import records
 from properties.cases.case import SCHEMA, Case
 from properties.claims import checks
-from properties.judging.result import MODES, Result
+from properties.judging.result import CHIP, MODES, Result, engines_for
 from properties.judging.targets import MaskedRows, Target
+from properties.shrinking.signature import Signature
 
 _OPTIONAL = ("target", "property", "mode", "masked_rows", "verdict", "environment")
 
@@ -24,6 +25,7 @@ class Request:
     target: str | None = None
     mode: str | None = None
     masked_rows: MaskedRows | None = None
+    signature: Signature | None = None
 
 
 def parse(text: str, folder: pathlib.Path) -> Request:
@@ -43,11 +45,14 @@ def run(
     """Runs the request on `target`; `mode` and `masked_rows` override what it says.
 
     A report runs under its property, a bare case under refusals if it breaks a rule, else under
-    outputs and gradients. Raises ValueError for a target or a mode that cannot be used.
+    outputs and gradients. Takes a chip for mode tpu. Raises ValueError for a target or a mode that
+    cannot be used.
     """
     mode = mode or request.mode or "auto"
-    if mode == "tpu" and not engines.tpu_attached():
+    if mode == CHIP and not engines.tpu_attached():
         raise ValueError("mode tpu: no TPU is attached to this machine; give another --mode")
+    if engines_for(mode) == (CHIP,):
+        engines.claim_chip()
     loaded = Target.load(target, masked_rows or request.masked_rows)
     return [
         checks.PROPERTIES[name](request.case, loaded, mode)
@@ -60,6 +65,11 @@ def properties_of(reported: str | None, case: Case) -> tuple[str, ...]:
     if reported is not None:
         return (reported,)
     return ("refusals",) if case.breaks is not None else ("outputs", "gradients")
+
+
+def named(target: str) -> str:
+    """What a report says of its target, which may be any text, on one line."""
+    return target if target.isprintable() else records.shown(target)
 
 
 def table(results: list[Result]) -> list[str]:
@@ -103,4 +113,19 @@ def _report(record: Mapping[str, Any], folder: pathlib.Path) -> Request:
         target,
         record.get("mode"),
         cast(MaskedRows | None, record.get("masked_rows")),
+        _signature(record),
     )
+
+
+def _signature(record: Mapping[str, Any]) -> Signature | None:
+    """How the case failed, by the report's verdict."""
+    verdict = record.get("verdict")
+    if verdict is None:
+        return None
+    if not isinstance(verdict, Mapping):
+        raise ValueError(f"verdict: got {records.shown(verdict)}; expected an object")
+    for name in ("output", "message"):
+        value = verdict.get(name)
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"verdict.{name}: got {records.shown(value)}; expected a string")
+    return Signature.of(record)

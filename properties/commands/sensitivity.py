@@ -7,10 +7,10 @@ does: the cases and the CPU time until a property failed, without the reduction 
 
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -22,6 +22,7 @@ from typing import Any
 import properties
 from properties import environment
 from properties.faults import catalogue
+from properties.session.reporter import EXPLANATIONS
 
 _SUITE = pathlib.Path(properties.__file__).parent
 
@@ -29,6 +30,9 @@ _SUITE = pathlib.Path(properties.__file__).parent
 _HANGS_AFTER = 1200
 
 _PASSED, _FAILED = 0, 1
+
+# Each process is forked off one that has imported everything and run nothing.
+_FORKS = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def command(options: argparse.Namespace) -> int:
 
 def run(names: Iterable[str]) -> Iterable[Outcome]:
     """The outcomes of planting each fault, in order; as many at a time as there are cores."""
+    _FORKS.set_forkserver_preload(["properties.commands.warm"])
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         yield from workers.map(plant, names)
 
@@ -81,21 +86,38 @@ def plant(fault: str) -> Outcome:
     Raises ValueError, with the last of what it said, if the suite could not run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        written = pathlib.Path(folder) / "report.json"
-        command = [sys.executable, "-m", "pytest", str(_SUITE), "-x", "-q", "-n0"]
-        command += ["-p", "no:cacheprovider", "--hypothesis-profile=ci"]
-        command += [f"--target={catalogue.target_name(fault)}", f"--report-json={written}"]
-        try:
-            done = subprocess.run(
-                command, cwd=_SUITE.parent, capture_output=True, text=True, timeout=_HANGS_AFTER
-            )
-        except subprocess.TimeoutExpired:
+        written, said = pathlib.Path(folder) / "report.json", pathlib.Path(folder) / "said"
+        said.touch()
+        arguments = [str(_SUITE), "-x", "-q", "-n0", "-pno:cacheprovider"]
+        arguments += [f"-pno:{EXPLANATIONS}", "--hypothesis-profile=ci"]
+        arguments += [f"--target={catalogue.target_name(fault)}", f"--report-json={written}"]
+        process = _FORKS.Process(target=_run_suite, args=(arguments, _SUITE.parent, said))
+        process.start()
+        process.join(_HANGS_AFTER)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
             return Outcome(fault, "a run without end", 0, float(_HANGS_AFTER))
-        if done.returncode < 0:
-            return Outcome(fault, f"the process, ended by signal {-done.returncode}", 0, 0.0)
-        if done.returncode not in (_PASSED, _FAILED) or not written.exists():
-            raise ValueError(f"fault {fault!r}: {(done.stderr or done.stdout)[-500:]}")
+        if process.exitcode < 0:
+            return Outcome(fault, f"the process, ended by signal {-process.exitcode}", 0, 0.0)
+        if process.exitcode not in (_PASSED, _FAILED) or not written.exists():
+            raise ValueError(f"fault {fault!r}: {said.read_text(encoding='utf-8')[-500:]}")
         return _outcome(fault, json.loads(written.read_text(encoding="utf-8")))
+
+
+def _run_suite(arguments: list[str], root: pathlib.Path, said: pathlib.Path) -> None:
+    """Ends the process with pytest's exit code; what pytest prints is written to `said`."""
+    import pytest  # here: no other command needs it
+
+    os.chdir(root)
+    # A job of GitHub's is not to be told of failures that are wanted.
+    for name in [name for name in os.environ if name.startswith("GITHUB_")]:
+        del os.environ[name]
+    with said.open("w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+        code = pytest.main(arguments)
+    sys.exit(int(code))
 
 
 def _outcome(fault: str, report: dict[str, Any]) -> Outcome:
@@ -146,7 +168,10 @@ def record(outcomes: list[Outcome]) -> dict[str, Any]:
         "schema": 1,
         "environment": environment.versions(),
         "faults": {
-            each.fault: {"says": catalogue.FAULTS[each.fault].says}
+            each.fault: {
+                "says": catalogue.FAULTS[each.fault].says,
+                "source": catalogue.FAULTS[each.fault].source,
+            }
             | {name: value for name, value in asdict(each).items() if name != "fault"}
             for each in outcomes
         },

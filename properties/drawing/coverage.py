@@ -13,6 +13,7 @@ queries); those of different bundles are drawn independently and pair freely.
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,19 @@ class Coverage:
     def to_data(self) -> list[list[list[str]]]:
         """What was visited, as JSON's types."""
         return [[list(first), list(second)] for first, second in sorted(self.visited)]
+
+    def to_map(self) -> dict[str, list[Any]]:
+        """The pairs as a triangle, in JSON's types: the atoms in order, and for each a row with a
+        character for every atom before it: "1" visited, "0" not visited, "." not in the space."""
+        atoms = sorted({atom for pair in self.legal for atom in pair})
+        rows = [
+            "".join(
+                "." if (other, atom) not in self.legal else str(int((other, atom) in self.visited))
+                for other in atoms[:number]
+            )
+            for number, atom in enumerate(atoms)
+        ]
+        return {"atoms": [list(atom) for atom in atoms], "rows": rows}
 
     def merge(self, data: Iterable[Sequence[Sequence[str]]]) -> None:
         """Adds what another process visited, from its `to_data`."""

@@ -21,7 +21,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from properties.cases.case import DTYPES, Case
-from properties.drawing import breaking
+from properties.drawing import breaking, designated
 from properties.drawing.breaking import edges
 from properties.drawing.space import Choose, Space, draw_case
 
@@ -86,6 +86,26 @@ def _gradient_cases(draw: st.DrawFn, space: Space, bias_gradient: bool) -> Case:
 def _subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
     """The non-empty subsets, small ones first."""
     return [subset for size in range(len(names)) for subset in combinations(names, size + 1)]
+
+
+def statistical_cases(
+    *,
+    dtypes: Sequence[str] = DTYPES,
+    causal: bool = True,
+    bias: bool = True,
+    segments: bool = True,
+    block_sizes: bool = True,
+) -> st.SearchStrategy[Case]:
+    """Calls whose errors can be judged together: random data, some 30,000 numbers an output.
+
+    Explicit blocks cover both passes. Otherwise as `cases`.
+    """
+    return _statistical_cases(Space(tuple(dtypes), causal, bias, segments, block_sizes))
+
+
+@st.composite
+def _statistical_cases(draw: st.DrawFn, space: Space) -> Case:
+    return designated.draw(_chooser(draw), space)
 
 
 def refusal_cases(rule: str | None = None) -> st.SearchStrategy[Case]:

@@ -1,7 +1,8 @@
 """How a traced target is run: Pallas's interpreters, NumPy, a TPU, or a TPU's compiler alone."""
 
+from properties.engines.chips import NoFreeChip, claim_chip, tpu_attached, visible_chips
 from properties.engines.errors import KernelFault, Unsupported
-from properties.engines.hardware import TOPOLOGIES, tpu_attached
+from properties.engines.hardware import TOPOLOGIES
 from properties.engines.interpret import SIMULATIONS
 from properties.engines.program import Program, modes_available, trace
 from properties.engines.stages import STAGES
@@ -11,9 +12,12 @@ __all__ = [
     "STAGES",
     "TOPOLOGIES",
     "KernelFault",
+    "NoFreeChip",
     "Program",
     "Unsupported",
+    "claim_chip",
     "modes_available",
     "tpu_attached",
     "trace",
+    "visible_chips",
 ]

@@ -1,14 +1,14 @@
-"""TPUs that are attached, and TPUs that are only compiled for."""
+"""TPUs that are compiled for, without having one."""
 
 import importlib.util
 import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental import topologies
 
+from properties.engines.chips import tpu_attached
 from properties.engines.errors import Unsupported
 
 # One chip of each generation, under the names libtpu gives them.
@@ -19,25 +19,6 @@ TOPOLOGIES = {
     "v6e": "v6e:1x1",
     "tpu7x": "tpu7x:1x1x1",
 }
-
-_GOOGLE_PCI_VENDOR = "0x1ae0"
-
-
-@cache
-def tpu_attached() -> bool:
-    """Whether this machine has a TPU, told from device files alone.
-
-    Asking jax would load libtpu, which takes the chip and talks to the cloud's metadata server.
-    Up to v4, TPUs are /dev/accelN; later ones are handed over through VFIO, where the group's
-    PCI vendor tells them from other devices.
-    """
-    if any(Path("/dev").glob("accel[0-9]*")):
-        return True
-    return any(
-        vendor.read_text().strip() == _GOOGLE_PCI_VENDOR
-        for group in Path("/dev/vfio").glob("[0-9]*")
-        for vendor in Path("/sys/kernel/iommu_groups").glob(f"{group.name}/devices/*/vendor")
-    )
 
 
 @cache

@@ -13,7 +13,7 @@ import jax.extend.core as jex
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
-from properties.engines import hardware, numpy_engine
+from properties.engines import chips, hardware, numpy_engine
 from properties.engines.errors import Unsupported
 from properties.engines.interpret import (
     SIMULATIONS,
@@ -51,7 +51,7 @@ def modes_available() -> tuple[str, ...]:
     reason = numpy_engine.why_unavailable()
     if reason is not None:
         print(f"mode numpy is off, interpret takes its place: {reason}", file=sys.stderr)
-    missing = {"numpy": reason is not None, "tpu": not hardware.tpu_attached()}
+    missing = {"numpy": reason is not None, "tpu": not chips.tpu_attached()}
     return tuple(mode for mode in MODES if not missing.get(mode))
 
 
@@ -105,18 +105,35 @@ class Program:
         Unsupported, before anything runs, if the engine lacks something that is needed; KernelFault
         (NumPy, and for a race) or the interpreter's own error if the program itself is at fault.
         """
+        if mode == "tpu":
+            return self.send(*args)()
         leaves = self._checked(args)
-        if mode not in self._executables:
-            self._executables[mode] = self._executable(mode)
+        executable = self._prepared(mode)
         with STAGES.measure("run"):
             try:
-                results = [np.asarray(result) for result in self._executables[mode](*leaves)]
+                results = [np.asarray(result) for result in executable(*leaves)]
             except BaseException:
                 if mode.startswith("tpu-interpret"):
                     # The simulated memory outlives the exception; the next run would see it.
                     pltpu.reset_tpu_interpret_mode_state()
                 raise
         return jax.tree.unflatten(self._out_structure, results)
+
+    def send(self, *args: Any) -> Callable[[], Any]:
+        """Starts the program on the attached chip; what this returns waits for its results.
+
+        The chip computes while the caller prepares other data or judges earlier results.
+        """
+        leaves = self._checked(args)
+        executable = self._prepared("tpu")
+        with STAGES.measure("run"):
+            on_their_way = executable(*leaves)
+
+        def fetch() -> Any:
+            with STAGES.measure("run"):
+                return jax.tree.unflatten(self._out_structure, jax.device_get(on_their_way))
+
+        return fetch
 
     def lower_for(self, generation: str) -> jax.stages.Lowered:
         """What the compiler of a TPU generation is given; no TPU is needed.
@@ -156,7 +173,9 @@ class Program:
             for traced in self.shapes
         ]
         with STAGES.measure("lower"):
-            return jax.jit(as_function(self.jaxpr)).trace(*shapes).lower()
+            # The results' as well, since a program without arguments has no other.
+            function = jax.jit(as_function(self.jaxpr), out_shardings=sharding)
+            return function.trace(*shapes).lower()
 
     def _checked(self, args: Any) -> Leaves:
         leaves, structure = jax.tree.flatten(args)
@@ -172,6 +191,11 @@ class Program:
         return [
             np.asarray(leaf, traced.dtype) for leaf, traced in zip(leaves, self.shapes, strict=True)
         ]
+
+    def _prepared(self, mode: str) -> Callable[..., Leaves]:
+        if mode not in self._executables:
+            self._executables[mode] = self._executable(mode)
+        return self._executables[mode]
 
     def _executable(self, mode: str) -> Callable[..., Leaves]:
         if mode == "interpret":

@@ -24,6 +24,7 @@ FAULTS: dict[str, Fault] = {
     "tail_keys_left_out": fault(
         "keys that do not fill a block are left out",
         *("forward", "call.padded_kv_len // block_k,", "max(call.kv_len // block_k, 1),"),
+        source="jax-ml/jax#27224",
     ),
     "inner_keys_at_the_first_offset": fault(
         "inner blocks of keys are masked as the first of their major block",
@@ -53,6 +54,7 @@ FAULTS: dict[str, Fault] = {
         "every head gets the bias of the first",
         *("forward", "lambda b, h, i, j: (b, h, i, key_block(i, j))"),
         "lambda b, h, i, j: (b, ZERO, i, key_block(i, j))",
+        source="pytorch/pytorch PR#184180",
     ),
     "bias_of_the_first_batch_row": fault(
         "every batch row gets the bias of the first",
@@ -109,11 +111,13 @@ FAULTS: dict[str, Fault] = {
     "output_scratch_not_set_back": fault(
         "values are gathered on what the memory held before",
         *("forward", "        acc_ref[...] = jnp.zeros(acc_ref.shape, jnp.float32)\n", ""),
+        source="jax-ml/jax commit 4de346485d",
     ),
     "dq_scratch_not_set_back": fault(
         "dq is gathered on what other blocks of queries left",
         *("backward", "@pl.when(key_index == 0)\n    def start_queries"),
         "@pl.when((key_index == 0) & (query_index == 0))\n    def start_queries",
+        source="jax-ml/jax PR#18574",
     ),
     "dk_scratch_not_set_back": fault(
         "dk is gathered on what other blocks of keys left",
@@ -124,6 +128,7 @@ FAULTS: dict[str, Fault] = {
     "dab_of_hidden_blocks_not_written": fault(
         "dab holds what the memory held before where causal order hides a block",
         *("backward", "dab_ref[...] = jnp.zeros(dab_ref.shape, dab_ref.dtype)", "pass"),
+        source="jax-ml/jax#20227",
     ),
     "dab_of_the_first_inner_block": fault(
         "every inner block of dab is written to the place of the first",
@@ -168,6 +173,11 @@ FAULTS: dict[str, Fault] = {
     "default_blocks_too_large": fault(
         "the blocks chosen for the caller do not fit on the chip",
         *("blocks", "_DEFAULT_BYTES = 9 * 2**20", "_DEFAULT_BYTES = 900 * 2**20"),
+        source="sgl-project/sglang-jax PR#186",
+    ),
+    "default_blocks_need_not_divide": fault(
+        "BlockSizes.get_default gives blocks of keys that do not divide their number",
+        *("blocks", "        while kv_len % block_k:\n            block_k -= LANES\n", ""),
     ),
     "vmap_mixes_batch_rows": fault(
         "under vmap an array that is not mapped is repeated in another order than it is read",

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from properties.faults import blocks, gradients, masking, numerics, refusals
+from properties.faults import blocks, gradients, masking, numerics, refusals, results
 from properties.faults.fault import Fault
 from properties.faults.planting import edited, planted
 
-_THEMES = (masking, blocks, numerics, gradients, refusals)
+_THEMES = (masking, blocks, numerics, gradients, refusals, results)
 
 FAULTS: dict[str, Fault] = {name: each for theme in _THEMES for name, each in theme.FAULTS.items()}
 

@@ -95,6 +95,7 @@ FAULTS: dict[str, Fault] = {
         "the bias has no gradient",
         *("differentiation", "Inputs(dq, dk, dv, dab, None, None)"),
         "Inputs(dq, dk, dv, None if dab is None else jnp.zeros_like(dab), None, None)",
+        source="jax-ml/jax#27184",
     ),
     "dab_in_bfloat16": fault(
         "dab of a float32 bias is rounded to bfloat16",

@@ -18,6 +18,7 @@ FAULTS: dict[str, Fault] = {
     "causal_counts_from_the_end": fault(
         "with unequal lengths the last query and the last key are aligned, not the first",
         *("tile", _CAUSAL, f"{_CAUSAL} + (call.kv_len - call.q_len)"),
+        source="Dao-AILab/flash-attention#282",
     ),
     "causal_forgets_the_query_block": fault(
         "every block of queries is masked as the first one",
@@ -26,6 +27,7 @@ FAULTS: dict[str, Fault] = {
     "causal_forgets_the_key_block": fault(
         "every block of keys is masked as the first one",
         *("tile", _CAUSAL, _CAUSAL.replace("first_key", "0")),
+        source="jax-ml/jax commit f15f9717c3",
     ),
     "causal_off_with_segments": fault(
         "causal order is dropped where there are segment ids",
@@ -50,6 +52,7 @@ FAULTS: dict[str, Fault] = {
     "diagonal_block_skipped_for_dkv": fault(
         "dk and dv leave out the block of queries that the diagonal crosses",
         *("backward", "pl.when(query_index >= first)", "pl.when(query_index > first)"),
+        source="jax-ml/jax PR#25647",
     ),
     "diagonal_block_skipped_for_dq": fault(
         "dq leaves out the block of keys that the diagonal crosses",
@@ -59,10 +62,12 @@ FAULTS: dict[str, Fault] = {
         "dq is taken of attention without causal order",
         *("backward", "s = tile.logits(call, refs, ALL, keys,"),
         "s = tile.logits(type(call)(**(vars(call) | {'causal': False})), refs, ALL, keys,",
+        source="jax-ml/jax commit f132527792",
     ),
     "padded_keys_visible": fault(
         "keys that only fill up the last block take part",
         *("tile", "if call.padded_kv_len != call.kv_len:", "if False:"),
+        source="flashinfer-ai/flashinfer#3716",
     ),
     "one_padded_key_visible": fault(
         "the first key beyond the last takes part",
@@ -75,7 +80,11 @@ FAULTS: dict[str, Fault] = {
         "if call.padded_kv_len != call.kv_len and not call.causal:",
     ),
     "segments_ignored": fault(
-        "queries see keys of all segments", "tile", "if refs.q_ids is not None:", "if False:"
+        "queries see keys of all segments",
+        "tile",
+        "if refs.q_ids is not None:",
+        "if False:",
+        source="AI-Hypercomputer/maxtext#4476",
     ),
     "segments_as_float32": fault(
         "ids are compared as float32, in which large neighbours are equal",
@@ -130,11 +139,13 @@ FAULTS: dict[str, Fault] = {
             "tile.select(l == 0.0, 0.0, acc / tile.select(l == 0.0, 1.0, l))",
             "(acc / l)",
         ),
+        source="apple/axlearn PR#1132",
     ),
     "masked_rows_are_nan": fault(
         "-inf is subtracted from -inf in a row that sees no key",
         *("forward", "m = tile.row_max(s)\n        p = lax.exp(s - _finite(m))"),
         "m = tile.row_max(s)\n        p = lax.exp(s - m)",
+        source="pytorch/pytorch#103963",
     ),
     "blocks_hidden_first_are_nan": fault(
         "a row whose first block of keys is hidden subtracts -inf from -inf",
@@ -147,14 +158,17 @@ FAULTS: dict[str, Fault] = {
             "p = tile.select(visible, lax.exp(s - saved.m[queries, :]) / saved.l[queries, :], 0.0)",
         ),
         "p = lax.exp(s - saved.m[queries, :]) / saved.l[queries, :]",
+        source="Dao-AILab/flash-attention#1947",
     ),
     "hidden_gradient_is_multiplied_away": fault(
         "the gradient of a hidden logit is 0 times what stands there, NaN if that overflows",
         *("backward", "return p, tile.select(visible, ds, 0.0)", "return p, ds"),
+        source="ROCm/aiter#3551",
     ),
     "tail_queries_take_part": fault(
         "dk and dv gather what stands beyond the last query",
         *("backward", "if call.q_len % block_q_major:", "if False:"),
+        source="NVIDIA/cudnn-frontend#160",
     ),
     "one_tail_query_takes_part": fault(
         "dk and dv gather the first row beyond the last query",

@@ -7,6 +7,7 @@ _PRODUCT = "s = matmul(refs.q[queries, :], refs.k[keys, :], (1, 1))"
 _SCALING = "    if call.sm_scale != 1.0:\n        s *= np.float32(call.sm_scale)\n"
 _ACC = "acc_ref[b] = rescale * acc_ref[b] + matmul(p.astype(row.v.dtype), row.v[keys, :], (1, 0))"
 _L = "l_ref[b] = rescale * l_ref[b] + tile.row_sum(p)"
+_WEIGHTS = "p = lax.exp(s - _finite(m))"
 _STORED = ".astype(o_ref.dtype)"
 
 
@@ -24,6 +25,7 @@ FAULTS: dict[str, Fault] = {
             Edit("tile", "        s += ab\n", ""),
             Edit("tile", _SCALING, f"{_SCALING}    if refs.ab is not None:\n        s += ab\n"),
         ),
+        source="AI-Hypercomputer/accelerator-agents PR#101",
     ),
     "bias_ignored": fault("the bias only hides", "tile", "        s += ab\n", ""),
     "bias_in_bfloat16": fault(
@@ -31,7 +33,9 @@ FAULTS: dict[str, Fault] = {
         *("tile", "ab = refs.ab[queries, keys].astype(jnp.float32)"),
         "ab = refs.ab[queries, keys].astype(jnp.bfloat16).astype(jnp.float32)",
     ),
-    "scale_ignored": fault("logits are not scaled", "tile", _SCALING, ""),
+    "scale_ignored": fault(
+        "logits are not scaled", "tile", _SCALING, "", source="google/torchax#39"
+    ),
     "scale_zero_is_no_scale": fault(
         "a scale of 0 is taken for none given",
         *("tile", "if call.sm_scale != 1.0:", "if call.sm_scale not in (0.0, 1.0):"),
@@ -104,6 +108,27 @@ FAULTS: dict[str, Fault] = {
     "maximum_is_zero": fault(
         "nothing is subtracted before exp, which overflows",
         *("forward", "m = tile.row_max(s)\n", "m = tile.row_max(s) * 0.0\n"),
+        source="pytorch/pytorch#121558",
+    ),
+    "maximum_starts_at_zero": fault(
+        "the running maximum starts at 0: all weights of logits far below 0 underflow",
+        *("forward", "jnp.full(m_ref.shape, HIDDEN, jnp.float32)"),
+        "jnp.zeros(m_ref.shape, jnp.float32)",
+    ),
+    "weights_clamped_from_below": Fault(
+        "weights are at least exp(-80), as if against underflow, those of hidden keys too",
+        (Edit("forward", _WEIGHTS, "p = lax.exp(lax.max(s - _finite(m), -80.0))", count=2),),
+    ),
+    "exp_in_bfloat16": Fault(
+        "exp is taken of bfloat16, as newer TPUs can",
+        (
+            Edit(
+                "forward",
+                _WEIGHTS,
+                "p = lax.exp((s - _finite(m)).astype(jnp.bfloat16)).astype(jnp.float32)",
+                count=2,
+            ),
+        ),
     ),
     "sum_of_the_last_block": fault(
         "the sum of weights is that of the last block alone",

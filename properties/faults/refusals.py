@@ -4,7 +4,11 @@ from properties.faults.fault import Fault, fault
 
 FAULTS: dict[str, Fault] = {
     "causal_always": fault(
-        "the option causal is ignored", "attention", "causal=bool(causal),", "causal=True,"
+        "the option causal is ignored",
+        "attention",
+        "causal=bool(causal),",
+        "causal=True,",
+        source="google/torchax#39",
     ),
     "integers_as_flags": fault(
         "1 is taken for True",
@@ -41,6 +45,7 @@ FAULTS: dict[str, Fault] = {
         "a bias of another shape is not refused",
         *("checks", '[("ab", ab, (batch, heads, q_len, kv_len))]'),
         '[("ab", ab, () if ab is None else tuple(ab.shape))]',
+        source="jax-ml/jax#23701",
     ),
     "float16_accepted": fault(
         "float16 arrays are not refused",
@@ -81,14 +86,17 @@ FAULTS: dict[str, Fault] = {
         "the refusal of a dtype does not say which array has it",
         *("checks", 'f"{name} has dtype {array.dtype}, but must be'),
         'f"an array has dtype {array.dtype}, but must be',
+        source="jax-ml/jax#28974",
     ),
     "major_keys_need_not_divide": fault(
         "a major block of keys that does not divide their number is not refused",
         *("blocks", "if kv_len % block:", "if False:"),
+        source="pytorch/xla PR#8671",
     ),
     "minor_need_not_divide": fault(
         "a minor block that does not divide its major one is not refused",
         *("blocks", "if outer % inner:", "if False:"),
+        source="jax-ml/jax PR#21366",
     ),
     "query_blocks_of_four": fault(
         "blocks of queries need only be multiples of 4",
@@ -105,6 +113,7 @@ FAULTS: dict[str, Fault] = {
     "query_block_may_exceed": fault(
         "a block of queries may be larger than their number",
         *("blocks", "if block > q_len:", "if False:"),
+        source="AI-Hypercomputer/maxdiffusion PR#382",
     ),
     "bools_as_block_sizes": fault(
         "True is taken for a block of 1",

@@ -13,7 +13,8 @@ from properties.judging.targets import Target
 from properties.judging.verdict import Verdict, raised
 
 # "auto" is the fastest engine that can run the target, or the chip where one is attached.
-MODES = ("auto", "interpret", "tpu-interpret", "numpy", "tpu")
+CHIP = "tpu"
+MODES = ("auto", "interpret", "tpu-interpret", "numpy", CHIP)
 
 # How a target that is not held to the whole contract says that it will not do a call.
 REFUSALS = (ValueError, TypeError, NotImplementedError)
@@ -74,12 +75,19 @@ def engines_for(mode: str) -> tuple[str, ...]:
     if mode != "auto":
         return (mode,)
     if engines.tpu_attached():
-        return ("tpu",)
+        return (CHIP,)
     return ("numpy", "interpret")
 
 
 def attempt(result: Result, target: Target, trace: Callable[[], Any], *args: Any) -> Any | None:
-    """Traces and runs a program; None, with the reason in `result`, if that gives nothing to judge.
+    """Traces and runs a program; None, with the reason in `result`, if that gives nothing."""
+    return begin(result, target, trace, *args)()
+
+
+def begin(
+    result: Result, target: Target, trace: Callable[[], Any], *args: Any
+) -> Callable[[], Any | None]:
+    """Traces a program, and starts it where that is on a chip; what this returns is as `attempt`.
 
     Whatever comes out of the target's code is a finding about the target. It may be any exception,
     so every one is caught here; none is lost, because it becomes a verdict that fails. Only a case
@@ -94,7 +102,30 @@ def attempt(result: Result, target: Target, trace: Callable[[], Any], *args: Any
             result.refused = _kind_of(error)
         else:
             result.verdicts.append(raised(error, "the call"))
-        return None
+        return lambda: None
+    if engines_for(result.mode) != (CHIP,):
+        return lambda: _run(result, program, *args)
+    fetch = None
+    try:
+        fetch = program.send(*args)
+    except Exception as error:
+        result.verdicts.append(raised(error, f"running in {CHIP}"))
+    return lambda: _fetched(result, fetch)
+
+
+def _fetched(result: Result, fetch: Callable[[], Any] | None) -> Any | None:
+    """What was sent to the chip, if it could be sent."""
+    result.mode = CHIP
+    result.ran.append(CHIP)
+    try:
+        result.got = fetch and fetch()
+    except Exception as error:
+        result.verdicts.append(raised(error, f"running in {CHIP}"))
+        result.got = None
+    return result.got
+
+
+def _run(result: Result, program: Any, *args: Any) -> Any | None:
     for engine in engines_for(result.mode):
         try:
             result.got = program.run(engine, *args)

@@ -12,7 +12,7 @@ adapter is any object (a module or a class instance) with
                     backward starts from: (o, l, m) or (o, lse), with l, m, lse of shape
                     [batch, heads, q_len] and float32; default None
     arithmetic      mapping of arguments of `oracle.Arithmetic.of` that differ from the default
-                    model, for example {"sums_rounded_p": True}; default {}
+                    model, for example {"sums_rounded_p": True} or {"exp_ulps": 4}; default {}
     BlockSizes, SegmentIds   taken from the adapter, else from its module, else from `kernel`
 
 What an adapter does not claim is not asked of it.
@@ -24,12 +24,21 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+import jax
+
 import oracle
 from properties.cases.case import Case
 
 KERNEL = "kernel:flash_attention"
 MaskedRows = Literal["zero", "any"]
 FEATURES = frozenset({"causal", "bias", "segments", "block_sizes", "gradients", "bias_gradient"})
+
+_CONFIG: Any = jax.config  # its options are not in its type
+
+# The most that functions of float32 are off on any TPU from v2 to TPU7x, in units in the last
+# place, by exhaustive test: "Numerical accuracy" in the documentation of JAX, of September 2026.
+# They are those of XLA; that kernels of Pallas have the same ones is an assumption.
+_ON_A_TPU = {"exp_ulps": 116.0, "reciprocal_ulps": 198.0, "log_ulps": 4030.5}
 
 # Lanes of a TPU register: a tile that a target chooses by itself holds at least so many keys.
 _LANES = 128
@@ -95,16 +104,19 @@ class Target:
     def arithmetic(self, case: Case, mode: str) -> oracle.Arithmetic:
         """The arithmetic model by which this case is judged when it runs in `mode`.
 
-        On a TPU a float32 product at default precision rounds its operands to bfloat16; the
-        engines that run on a CPU keep them.
+        The engines that run on a CPU keep the operands of float32 products, and their functions
+        round well. On a TPU operands follow `jax.default_matmul_precision`, and functions are
+        rough.
         """
         blocks = case.block_sizes
         model: dict[str, Any] = {
             "kv_tiles": _tiles(case.kv_len, blocks, "block_k", "block_k_dq"),
             "q_tiles": _tiles(case.q_len, blocks, "block_q_dkv"),
             "scaled": case.sm_scale != 1.0,
-            "operands": "bfloat16" if mode == "tpu" and case.dtype == "float32" else "exact",
         }
+        if mode == "tpu":
+            precision = _CONFIG.jax_default_matmul_precision
+            model |= _ON_A_TPU | {"operands": _tpu_operands(precision)}
         return oracle.Arithmetic.of(case.dtype, **(model | dict(self.arithmetic_differs)))
 
 
@@ -178,6 +190,18 @@ def _class_of(found: Any, module: Any, name: str) -> Callable[..., Any]:
         if hasattr(owner, name):
             return getattr(owner, name)
     return getattr(importlib.import_module("kernel"), name)
+
+
+def _tpu_operands(precision: str | None) -> str:
+    """What a TPU reads float32 operands as, in the words of `oracle.Arithmetic.of`.
+
+    precision: that of `jax.default_matmul_precision`; it is for float32 alone.
+    """
+    if precision in (None, "default", "bfloat16", "BF16_BF16_F32"):
+        return "bfloat16"
+    if precision in ("high", "tensorfloat32", "BF16_BF16_F32_X3"):
+        return "bfloat16x3"
+    return "bfloat16x6"
 
 
 def _tiles(length: int, blocks: Any, *fields: str) -> int:

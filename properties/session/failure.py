@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from properties import environment
@@ -32,7 +33,7 @@ def report(result: Result, target: Target, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def text(failure: dict[str, Any]) -> str:
+def text(failure: Mapping[str, Any]) -> str:
     """The report for a person, in a few lines."""
     verdict = failure["verdict"]
     lines = [f"{failure['property']}: {verdict['output']} {verdict['message']}"]
@@ -42,24 +43,24 @@ def text(failure: dict[str, Any]) -> str:
             f"expected {_number(verdict['expected'])}  bound {_number(verdict['bound'])}  "
             f"ratio {_number(verdict['ratio'])}"
         )
-    case = json.dumps(failure["case"])
-    # A bare case would be run under other properties.
-    report = json.dumps({name: failure[name] for name in ("schema", "property", "case")})
     lines += [
         f"  target {failure['target']}, mode {failure['mode']}, "
         f"masked rows {failure['masked_rows']}",
-        f"  case: {case}",
-        f"  replay: echo {shlex.quote(report)} | {_command(failure)}",
+        f"  case: {json.dumps(failure['case'])}",
+        f"  replay: {replay_command(failure)}",
     ]
     return "\n".join(lines)
 
 
-def _command(failure: dict[str, Any]) -> str:
-    parts = ["python -m properties replay -"]
+def replay_command(failure: Mapping[str, Any]) -> str:
+    """The command line that runs the case of a report again."""
+    # A bare case would be run under other properties.
+    report = json.dumps({name: failure[name] for name in ("schema", "property", "case")})
+    parts = [f"echo {shlex.quote(report)} | python -m properties replay -"]
     if failure["target"] != KERNEL:
-        parts.append(f"--target {failure['target']}")
-    parts.append(f"--mode {failure['mode']}")
-    parts.append(f"--masked-rows {failure['masked_rows']}")
+        parts.append(f"--target {shlex.quote(failure['target'])}")
+    parts.append(f"--mode {shlex.quote(failure['mode'])}")
+    parts.append(f"--masked-rows {shlex.quote(failure['masked_rows'])}")
     return " ".join(parts)
 
 

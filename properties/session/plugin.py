@@ -16,7 +16,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from properties import engines, environment
 from properties.drawing import provider
 from properties.judging import targets
-from properties.judging.result import MODES
+from properties.judging.result import CHIP, MODES, engines_for
 from properties.session import failure
 from properties.session.reporter import Reporter
 from properties.session.run import GENERATIONS, Budget, BudgetSpent, Run, seconds_of
@@ -31,9 +31,14 @@ _PROFILES: dict[str, tuple[int, str | None]] = {
 }
 
 # Properties share the budget by the files of their tests, evenly but for these: gradients carry
-# most of the covering set, refusals compile, and agreement is a sample that a slow engine takes
-# most of.
-_SHARES = {"test_gradients.py": 5.0, "test_refusals.py": 2.0, "test_agreement.py": 0.5}
+# most of the covering set, refusals compile, agreement is a sample that a slow engine takes most
+# of, and statistics need few cases.
+_SHARES = {
+    "test_gradients.py": 5.0,
+    "test_refusals.py": 2.0,
+    "test_agreement.py": 0.5,
+    "test_statistics.py": 0.5,
+}
 
 # Weight of a test that runs no kernel, where one that does weighs 1.
 _LIGHT = 0.1
@@ -78,6 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_generations,
         help="TPU generations to compile for (default: v5e,v6e; v5e in smoke, all in nightly)",
     )
+    group.addoption("--report", metavar="FILE.html", help="write the run as a page for a person")
     group.addoption("--report-json", metavar="FILE", help="write the run as data for a program")
 
 
@@ -94,14 +100,25 @@ def _generations(text: str) -> tuple[str, ...]:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Uses all cores, unless `-n` or an option for looking closely at one process says otherwise.
 
-    A chip belongs to one process. Comes before pytest-xdist's own hook, which starts the workers.
+    With chips: all chips, since each belongs to one process, and never more processes than that.
+    Comes before pytest-xdist's own hook, which starts the workers.
     """
     option = config.option
-    if getattr(option, "numprocesses", 0) is not None or hasattr(config, "workerinput"):
+    if not hasattr(option, "numprocesses") or hasattr(config, "workerinput"):
         return
-    closely = option.usepdb or option.trace or option.collectonly or option.capture == "no"
-    if option.dist == "no" and not closely and not engines.tpu_attached():
-        option.numprocesses = min(_cores(), _MOST_WORKERS)
+    on_chips = engines_for(option.mode) == (CHIP,) and engines.tpu_attached()
+    chips = len(engines.visible_chips())
+    if option.numprocesses is None:
+        closely = option.usepdb or option.trace or option.collectonly or option.capture == "no"
+        if option.dist == "no" and not closely:
+            option.numprocesses = chips if on_chips else min(_cores(), _MOST_WORKERS)
+    elif on_chips and option.numprocesses in ("auto", "logical"):
+        option.numprocesses = chips
+    elif on_chips and option.numprocesses > chips:
+        raise pytest.UsageError(
+            f"-n {option.numprocesses}: a chip belongs to one process, and this machine has "
+            f"{chips} that may be used; give -n {chips} or less"
+        )
 
 
 def _cores() -> int:
@@ -122,11 +139,18 @@ def pytest_configure(config: pytest.Config) -> None:
         # pytest-xdist would hand out tests in batches, and leave one worker with all the long ones.
         config.option.maxschedchunk = 1
     mode = config.getoption("mode")
-    if mode == "tpu" and not engines.tpu_attached():
+    if mode == CHIP and not engines.tpu_attached():
         raise pytest.UsageError("--mode tpu: no TPU is attached to this machine")
-    path = config.getoption("report_json")
-    if path is not None and not pathlib.Path(path).absolute().parent.is_dir():
-        raise pytest.UsageError(f"--report-json {path}: its folder does not exist")
+    # A process with workers of its own, which `dist` tells of, runs no test and needs no chip.
+    if engines_for(mode) == (CHIP,) and config.getoption("dist", "no") == "no":
+        try:
+            engines.claim_chip()
+        except engines.NoFreeChip as error:
+            raise pytest.UsageError(str(error)) from error
+    for option in ("--report", "--report-json"):
+        path = config.getoption(option)
+        if path is not None and not pathlib.Path(path).absolute().parent.is_dir():
+            raise pytest.UsageError(f"{option} {path}: its folder does not exist")
     try:
         if budget := config.getoption("budget"):
             seconds_of(budget)
@@ -182,17 +206,20 @@ def _run(pytestconfig: pytest.Config) -> Run:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What fails most is run first: what failed once, rules, which cost next to nothing, then the
-    properties that compare with the truth."""
+    """What fails most for its time is run first."""
     items.sort(key=_place)
 
 
 def _place(item: pytest.Item) -> int:
+    """What failed once; rules, which cost next to nothing; a part of what compares with the truth;
+    what is quick or visits one case, which sees what that cannot; the rest of both."""
     if item.path.name == "test_regressions.py":
         return 0
     if _runs_no_kernel(item):
         return 1
-    return 2 if item.get_closest_marker("covering") else 3
+    if item.get_closest_marker("covering") and isinstance(item, pytest.Function):
+        return 2 if item.callspec.params["shard"] == 0 else 4
+    return 3 if item.path.name == "test_transformations.py" or not _draws_cases(item) else 5
 
 
 def _runs_no_kernel(item: pytest.Item) -> bool:

@@ -1,6 +1,8 @@
 """Gathers the tallies of all workers, and ends the run: verdict, summary, report."""
 
 import json
+import os
+import pathlib
 import time
 from typing import Any
 
@@ -9,6 +11,15 @@ from hypothesis import settings
 
 from properties.session import summary
 from properties.session.run import Run
+
+# Wall-clock seconds that failures are run again for, to be drawn and explained.
+_EXPLAINING = 30.0
+
+# `-p no:` this, pytest's word for doing without a plugin, saves that time.
+EXPLANATIONS = "attention-properties-explanations"
+
+# pytest's own word on a test that did not fail by a property; the end says most.
+_ERROR_LENGTH = 4000
 
 
 class Reporter:
@@ -20,11 +31,18 @@ class Reporter:
         self._started = time.monotonic()
         self._cpu_seconds = 0.0
         self._is_worker = hasattr(config, "workerinput")
+        self._errors: list[dict[str, str]] = []
+        self._reasons: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._is_worker:
+            return
         found = getattr(report, "property_failure", None)
-        if found is not None and not self._is_worker:
+        if found is not None:
             self._run.tally.fail(found)
+        elif report.failed:
+            message = report.longreprtext[-_ERROR_LENGTH:]
+            self._errors.append({"test": report.nodeid, "message": message})
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
@@ -51,20 +69,52 @@ class Reporter:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._run.tally.vacuous and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        path = self._config.getoption("report_json")
-        if path is not None:
-            report = summary.report(
-                self._run.tally,
-                self._run.target,
-                mode=self._run.mode,
-                profile=settings.get_current_profile_name(),
-                passed=session.exitstatus == pytest.ExitCode.OK,
-                seconds=time.monotonic() - self._started,
-                cpu_seconds=self._cpu_seconds,
-            )
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump(report, file, indent=1, allow_nan=False)
-                file.write("\n")
+        self._reasons = self._why_failed(session)
+        page, data = self._config.getoption("report"), self._config.getoption("report_json")
+        of_job = os.environ.get("GITHUB_STEP_SUMMARY")
+        if not (page or data or of_job):
+            return
+        # Only where they are wanted: a run without a report does not pay for one.
+        from properties.reports import explain, github
+        from properties.reports.page import page as page_of
+
+        report = self._data(session)
+        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        if (page or data) and not (
+            interrupted or self._config.pluginmanager.is_blocked(EXPLANATIONS)
+        ):
+            report["explanations"] = explain.explanations(report["failures"], _EXPLAINING)
+        if data:
+            written = json.dumps(report, indent=1, allow_nan=False)
+            pathlib.Path(data).write_text(f"{written}\n", encoding="utf-8")
+        if page:
+            pathlib.Path(page).write_text(page_of(report), encoding="utf-8")
+        if of_job:
+            with open(of_job, "a", encoding="utf-8") as file:
+                file.write(github.summary(report))
+
+    def _data(self, session: pytest.Session) -> dict[str, Any]:
+        report = summary.report(
+            self._run.tally,
+            self._run.target,
+            mode=self._run.mode,
+            profile=settings.get_current_profile_name(),
+            passed=session.exitstatus == pytest.ExitCode.OK,
+            seconds=time.monotonic() - self._started,
+            cpu_seconds=self._cpu_seconds,
+        )
+        return report | {"errors": self._errors, "reasons": self._reasons}
+
+    def _why_failed(self, session: pytest.Session) -> list[str]:
+        """What beside failures of properties makes the run fail."""
+        tally = self._run.tally
+        reasons = [tally.vacuous] if tally.vacuous else []
+        reasons += [f"worker {worker} crashed" for worker in tally.lost_workers]
+        reasons += [f"{each['test']} failed" for each in self._errors]
+        status = session.exitstatus
+        if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            reasons.append(f"pytest ended with {pytest.ExitCode(status).name}, {int(status)}")
+        return reasons
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         tally = self._run.tally
@@ -76,3 +126,8 @@ class Reporter:
             terminalreporter.line(line)
         if tally.vacuous:
             terminalreporter.line(f"FAILED: {tally.vacuous}", red=True)
+        if os.environ.get("GITHUB_ACTIONS") and (tally.failures or self._reasons):
+            from properties.reports import github
+
+            for line in github.annotations(tally.failures, self._reasons):
+                terminalreporter.line(line)

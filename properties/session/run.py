@@ -13,6 +13,7 @@ from properties.claims import checks
 from properties.drawing import space
 from properties.drawing.covering import Drawn, covering_sets
 from properties.drawing.guide import Guide
+from properties.judging.result import CHIP, engines_for
 from properties.judging.targets import Target
 from properties.session import failure
 from properties.session.tally import Tally
@@ -104,14 +105,24 @@ class Run:
         """Checks a drawn case, then other data in the same configuration, which costs no trace.
 
         On a slow machine the covering set comes first: other data is drawn while the test is ahead
-        of its budget. A failure is reduced with all of it, whenever it was found.
+        of its budget. A failure is reduced with all of it, whenever it was found. A chip is given
+        all before the first is judged, so that it always has work.
         """
         __tracebackhide__ = True
+        others = _with_other_data(case, _FURTHER_DRAWS)
+        if name in checks.BEGINNINGS and engines_for(self.mode) == (CHIP,):
+            self._visit(name)
+            cases = [case, *others] if self._is_ahead else [case]
+            since = time.monotonic()
+            begin = checks.BEGINNINGS[name]
+            for begun in [begin(each, self.target, self.mode) for each in cases]:
+                self._judge(name, begun, since)
+                since = time.monotonic()
+            return
         self.check(name, case)
-        covered = 1.0 if self._guide is None else self._guide.covered
-        if self._failing or self._spent <= covered:
-            for other in _with_other_data(case, _FURTHER_DRAWS):
-                self._judge(name, other)
+        if self._is_ahead:
+            for other in others:
+                self._judge(name, self._property(name, other), time.monotonic())
 
     def check(self, name: str, case: Case) -> None:
         """Runs one drawn case through the property `name` and counts it.
@@ -120,22 +131,34 @@ class Run:
         time is over (unless it has failed: then the failure is still being reduced).
         """
         __tracebackhide__ = True
+        self._visit(name)
+        self._judge(name, self._property(name, case), time.monotonic())
+
+    def _visit(self, name: str) -> None:
+        __tracebackhide__ = True
         if self._spent > 1 and not self._failing:
             self.tally.properties[name].unvisited += max(self._unvisited, 1)
             raise BudgetSpent("its share of the budget is used up")
         self._unvisited -= 1
-        self._judge(name, case)
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether there is time for other data: always while a failure is reduced."""
+        covered = 1.0 if self._guide is None else self._guide.covered
+        return self._failing or self._spent <= covered
 
     @property
     def _spent(self) -> float:
         """The part of the test's time that is over."""
         return (time.monotonic() - self._started) / self._seconds
 
-    def _judge(self, name: str, case: Case) -> None:
+    def _property(self, name: str, case: Case) -> checks.Begun:
+        return lambda: checks.PROPERTIES[name](case, self.target, self.mode)
+
+    def _judge(self, name: str, begun: checks.Begun, since: float) -> None:
         __tracebackhide__ = True
-        start = time.monotonic()
-        result = checks.PROPERTIES[name](case, self.target, self.mode)
-        self.tally.add(result, time.monotonic() - start)
+        result = begun()
+        self.tally.add(result, time.monotonic() - since)
         if result.failure is not None:
             self._failing = True
             self.tally.failed(result)

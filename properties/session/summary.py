@@ -4,6 +4,7 @@ from typing import Any
 
 from properties import environment
 from properties.cases.case import DTYPES
+from properties.claims.statistics import KINDS
 from properties.judging.targets import Target
 from properties.judging.verdict import json_number
 from properties.session.tally import PropertyTally, Ratios, Tally
@@ -32,6 +33,7 @@ def lines(tally: Tally, *, triples: bool = False) -> list[str]:
         ),
         *([f"{tally.triples.visited} of {tally.triples.legal} triples"] if triples else []),
         *_ratio_table(tally),
+        *_statistics_table(tally),
     ]
     untested = counts["untested_rows"]
     share = untested / max(counts["rows"], 1)
@@ -98,14 +100,18 @@ def report(
         "outputs": {
             name: _ratios_record(_of_output(tally, name, *DTYPES))
             | {
-                dtype: _ratios_record(tally.ratios[name, dtype])
+                dtype: _ratios_record(tally.ratios[name, dtype], histogram=True)
                 for dtype in DTYPES
                 if (name, dtype) in tally.ratios
             }
             for name in OUTPUTS
             if any((name, dtype) in tally.ratios for dtype in DTYPES)
         },
-        "pairs": {"visited": len(tally.coverage.visited), "legal": len(tally.coverage.legal)},
+        "pairs": {
+            "visited": len(tally.coverage.visited),
+            "legal": len(tally.coverage.legal),
+            "map": tally.coverage.to_map(),
+        },
         "triples": {"visited": tally.triples.visited, "legal": tally.triples.legal},
         "stages": {name: stages.get(name, 0.0) for name in STAGES},
         "properties": {
@@ -147,6 +153,21 @@ def _ratio_table(tally: Tally) -> list[str]:
     return table
 
 
+def _statistics_table(tally: Tally) -> list[str]:
+    """Each statistic over its limit, in the output where it came closest."""
+    worst: dict[tuple[str, str], float] = {}
+    for (output, dtype), ratios in tally.ratios.items():
+        _, _, kind = output.partition(" ")
+        worst[kind, dtype] = max(worst.get((kind, dtype), 0.0), ratios.worst)
+    present = [dtype for dtype in DTYPES if any((kind, dtype) in worst for kind in KINDS)]
+    table = ["statistic/limit " + "".join(f"{kind:>9}" for kind in KINDS)]
+    for dtype in present:
+        found = [worst.get((kind, dtype)) for kind in KINDS]
+        shown = ("-" if ratio is None else f"{ratio:.2g}" for ratio in found)
+        table.append(f"{dtype:9}{'worst':7}" + "".join(f"{ratio:>9}" for ratio in shown))
+    return table if present else []
+
+
 def _reasons(head: str, reasons: list[tuple[str, int]]) -> list[str]:
     shown = [f"{count:8} {why}" for why, count in reasons[:_REASONS_SHOWN]]
     if len(reasons) > _REASONS_SHOWN:
@@ -161,12 +182,13 @@ def _of_output(tally: Tally, name: str, *dtypes: str) -> Ratios:
     return total
 
 
-def _ratios_record(ratios: Ratios) -> dict[str, Any]:
+def _ratios_record(ratios: Ratios, *, histogram: bool = False) -> dict[str, Any]:
+    bins = [[json_number(ratio), cases] for ratio, cases in ratios.histogram]
     return {
         "worst_ratio": json_number(ratios.worst),
         "median_ratio": json_number(ratios.median),
         "elements": ratios.elements,
-    }
+    } | ({"histogram": bins} if histogram else {})
 
 
 def _cases(tally: Tally) -> int:

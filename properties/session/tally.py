@@ -7,6 +7,7 @@ words by `summary`.
 import dataclasses
 import functools
 import hashlib
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable
@@ -27,11 +28,18 @@ class Ratios:
     """Error over bound of one output in one dtype, of each case the worst element.
 
     Of all cases but the worst two digits are kept: that bounds the memory of a run of any length.
+    Above 1 is beyond the bound, in two digits too.
     """
 
     worst: float = 0.0
     elements: int = 0
     cases: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    @classmethod
+    def of_case(cls, ratio: float, elements: int) -> "Ratios":
+        """Those of one case."""
+        shown = f"{ratio:.1e}"
+        return cls(ratio, elements, Counter(["1.1e+00" if ratio > 1 >= float(shown) else shown]))
 
     def add(self, other: "Ratios") -> None:
         self.worst = max(self.worst, other.worst)
@@ -47,6 +55,18 @@ class Ratios:
             if left <= 0:
                 return float(ratio)
         return 0.0
+
+    @property
+    def histogram(self) -> list[tuple[float, int]]:
+        """Cases by ratio, four bins a decade that begin above and end at the given ratio. What is
+        0 or infinite stands by itself."""
+        bins: Counter[float] = Counter()
+        for shown, cases in self.cases.items():
+            ratio = float(shown)
+            if 0 < ratio < math.inf:
+                ratio = 10.0 ** (math.ceil(4 * math.log10(ratio)) / 4)
+            bins[ratio] += cases
+        return sorted(bins.items())
 
 
 @dataclasses.dataclass
@@ -127,8 +147,8 @@ class Tally:
             mine.elements += each.elements
             mine.worst_ratio = max(mine.worst_ratio, each.ratio)
             if against_truth:
-                ratio = Ratios(each.ratio, each.elements, Counter([f"{each.ratio:.1e}"]))
-                self.ratios[each.output, result.case.dtype].add(ratio)
+                of_case = Ratios.of_case(each.ratio, each.elements)
+                self.ratios[each.output, result.case.dtype].add(of_case)
 
     def failed(self, result: Result) -> None:
         """Notes what it took to find the first failure: called as soon as it is found."""

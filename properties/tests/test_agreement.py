@@ -159,7 +159,7 @@ def test_printed_command_replays_the_disagreement(
     command = next(line for line in text.splitlines() if "replay:" in line)
     _, echo, report, _, *python, replay, source, mode, engine, masked, zero = shlex.split(command)
     assert (echo, python) == ("echo", ["python", "-m", "properties"])
-    monkeypatch.setattr("sys.stdin", io.StringIO(report))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(report.encode())))
 
     assert main([replay, source, mode, engine, masked, zero]) == 1
 

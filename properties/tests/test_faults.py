@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -33,6 +34,14 @@ def test_there_are_many_faults_each_said_once() -> None:
 
     assert len(said) >= 60
     assert len(set(said)) == len(said)
+
+
+def test_sources_name_a_report() -> None:
+    sources = [fault.source for fault in catalogue.FAULTS.values() if fault.source]
+
+    assert len(sources) >= 30
+    for source in sources:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+(#\d+| PR#\d+| commit [0-9a-f]{10})", source), source
 
 
 def test_a_fault_is_in_the_planted_kernel_alone() -> None:
@@ -83,6 +92,16 @@ def test_a_killed_fault_is_told_with_its_case(
     assert found["worst_ratio"] > 1
     assert Case.from_json(json.dumps(found["case"])).causal
     assert "1 of 1 faults killed" in capsys.readouterr().out
+
+
+def test_several_are_told_in_order() -> None:
+    names = ["nan_scale_accepted", "scale_ignored"]
+
+    found = list(sensitivity.run(names))
+
+    assert [each.fault for each in found] == names
+    assert [each.killed_by for each in found] == ["refusals", "outputs"]
+    assert all(0 < each.cpu_seconds < 60 for each in found)
 
 
 def test_survivors_come_first_and_fail(

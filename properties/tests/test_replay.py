@@ -72,7 +72,7 @@ def test_case_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(CASE.to_json()))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CASE.to_json().encode())))
 
     assert main(["replay", "-", "--target", WRONG]) == 1
 

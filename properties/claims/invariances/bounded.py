@@ -14,13 +14,18 @@ from oracle.rounding import BFLOAT16
 from properties.cases.case import BACKWARD_BLOCKS, FORWARD_BLOCKS, Blocks, Case, CaseError, Segments
 from properties.claims.invariances.table import invariance
 from properties.judging.calls import Calls
+from properties.judging.verdict import Verdict
+
+GET_DEFAULT = "get_default"
+"""The method of BlockSizes that chooses blocks, and what stands for it in parameters."""
 
 
 @invariance
 def block_choice(calls: Calls) -> None:
     """f with one choice of blocks is f with any other: they change roundings only.
 
-    `parameters["other_blocks"]` holds the fields of the other choice, or null for the defaults.
+    `parameters["other_blocks"]` holds the fields of the other choice, or null for none given, or
+    "get_default" for what the target's BlockSizes gives for the shape, backward blocks included.
     """
     other = replace(calls.case, block_sizes=_other_blocks(calls))
     got, plain = calls.run(other), calls.plain()
@@ -196,10 +201,24 @@ def _other_blocks(calls: Calls) -> Blocks | None:
     fields = calls.parameters.get("other_blocks")
     if fields is None:
         return None
+    if fields == GET_DEFAULT:
+        return _default_blocks(calls)
     known = {*FORWARD_BLOCKS, *BACKWARD_BLOCKS}
     if not isinstance(fields, dict) or not {*FORWARD_BLOCKS} <= {*fields} <= known:
         raise CaseError(f"parameters.other_blocks: got {fields!r}; expected fields of BlockSizes")
     return Blocks(**fields)
+
+
+def _default_blocks(calls: Calls) -> Blocks:
+    case = calls.case
+    if not hasattr(calls.target.block_sizes, GET_DEFAULT):
+        calls.stop("the target's BlockSizes has no get_default")
+    get_default = getattr(calls.target.block_sizes, GET_DEFAULT)
+    shape = case.batch, case.heads, case.q_len, case.kv_len, case.head_dim
+    found = get_default(*shape)
+    said = "" if found.has_backward_blocks is True else "get_default lacks backward blocks"
+    calls.result.verdicts.append(Verdict("call", said))
+    return Blocks(**{name: getattr(found, name) for name in (*FORWARD_BLOCKS, *BACKWARD_BLOCKS)})
 
 
 def _two_segments(case: Case, q_cut: int, kv_cut: int) -> Segments:

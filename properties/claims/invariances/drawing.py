@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from properties.cases.case import Case
+from properties.claims.invariances.bounded import GET_DEFAULT
 from properties.claims.invariances.exact import REPLACEMENTS, REPLACING_BIAS
 from properties.drawing import space
 from properties.drawing.space import Choose
@@ -42,6 +43,11 @@ def _space(**restrictions: Any) -> space.Space:
 def parameters(draw: st.DrawFn, name: str, case: Case) -> Parameters:
     """What the property `name` needs beside the case, None where the case does not suit it."""
     return _PARAMETERS[name](_chooser(draw), case)
+
+
+def simplest(name: str, case: Case) -> Parameters:
+    """The simplest of what `parameters` draws."""
+    return _PARAMETERS[name](lambda options: options[0], case)
 
 
 def _chooser(draw: st.DrawFn) -> Choose:
@@ -166,6 +172,8 @@ def _of_bias(choose: Choose, case: Case) -> Parameters:
 def _block_choice(choose: Choose, case: Case) -> Parameters:
     if case.block_sizes is not None and choose((False, True)):
         return {"other_blocks": None}
+    if choose((False, True)):
+        return {"other_blocks": GET_DEFAULT}
     other = space.draw_blocks(choose, case.q_len, case.kv_len, case.batch, backward=_backward(case))
     return {"other_blocks": other.fields()}
 

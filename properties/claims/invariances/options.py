@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from properties.cases.case import Bias, Blocks, Case, Segments
+from properties.cases.case import Bias, Blocks, Case, CaseError, Segments
 from properties.claims import refusal
 from properties.claims.invariances.table import invariance
 from properties.judging.calls import Calls
@@ -94,3 +94,31 @@ def block_field_matters(calls: Calls) -> None:
     if found.skipped:
         calls.stop(found.skipped)
     calls.result.verdicts += found.verdicts
+
+
+LEFT_OUT_CASE = Case(1, 2, 24, 128, 8)
+"""A case in which every option has its default value."""
+
+
+@invariance
+def options_left_out(calls: Calls) -> None:
+    """f(q, k, v) with nothing else given is f without bias, segments and causal order, at scale 1.
+
+    The case is `LEFT_OUT_CASE`, in any dtype. Said of the kernel alone, whose signature is fixed.
+    """
+    target = calls.target
+    if not target.strict:
+        calls.stop("only the kernel of this project is held to defaults of options")
+    if calls.case != replace(LEFT_OUT_CASE, dtype=calls.case.dtype):
+        raise CaseError("the case must have every option at its default")
+    arrays = calls.arrays
+
+    def left_out(q: Any, k: Any, v: Any) -> dict[str, Any]:
+        found = {"o": target.call(q, k, v)}
+        if target.residuals is not None:
+            found |= zip(("saved_o", "l", "m"), target.residuals(q, k, v), strict=True)
+        return found
+
+    got = calls.run_function(left_out, arrays.q, arrays.k, arrays.v)
+    plain = calls.plain()
+    calls.repeats(got, {name: plain[name] for name in got}, calls.plain_truth)

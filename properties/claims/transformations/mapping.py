@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from properties import engines
 from properties.cases.case import Arrays, CaseError
 from properties.claims.transformations.table import attention, transformation, with_gradients
 from properties.judging.calls import Calls
@@ -55,6 +56,7 @@ def vmap(calls: Calls) -> None:
 def shard_map(calls: Calls) -> None:
     """shard_map(f)(x) = f(x), with batch and heads divided over devices.
 
+    The kernel of this project can also be traced with jax's check of what varies over the mesh.
     `parameters["shards"]` is [parts of the batch, parts of the heads], each 1 or 2.
     """
     shards = calls.parameters.get("shards")
@@ -70,14 +72,23 @@ def shard_map(calls: Calls) -> None:
         PartitionSpec("batch") if name.endswith("ids") else PartitionSpec("batch", "heads")
         for name in Arrays._fields
     ]
-    function = jax.shard_map(
-        with_gradients(calls, attention(calls)),
-        mesh=mesh,
-        in_specs=tuple(specs),
-        out_specs=PartitionSpec("batch", "heads"),
-        check_vma=False,  # jax's interpreters of kernels know no other
-    )
-    got = calls.run_function(function, *calls.arrays)
+
+    def divided(*, check_vma: bool) -> Any:
+        return jax.shard_map(
+            with_gradients(calls, attention(calls)),
+            mesh=mesh,
+            in_specs=tuple(specs),
+            out_specs=PartitionSpec("batch", "heads"),
+            check_vma=check_vma,
+        )
+
+    def traced() -> Any:
+        if calls.target.strict:
+            jax.eval_shape(divided(check_vma=True), *calls.arrays)
+        # jax's interpreters of kernels run no other.
+        return engines.trace(divided(check_vma=False), *calls.arrays)
+
+    got = calls.attempt(traced, *calls.arrays)
     truth = calls.truth()
     with calls.result.judging():
         judge_forward(calls.result, calls.target, truth, got)

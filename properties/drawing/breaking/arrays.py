@@ -9,7 +9,7 @@ from properties.drawing.breaking.arguments import Call, resized
 from properties.drawing.breaking.breaker import Ways, breaks, each
 from properties.drawing.breaking.odd_values import odd_value
 
-_NO_ARRAYS = ("[[[[0.0]]]]", "1.0", "'no'", "object", "{}")
+_NO_ARRAYS = ("[[[[0.0]]]]", "1.0", "'no'", "object", "{}", "no shape", "no dtype")
 
 
 @breaks("array_type", each(argument=("q", "k", "v", "ab"), value=_NO_ARRAYS))

@@ -1,5 +1,6 @@
 """Values that JSON cannot hold, by the Python expression that names them in a case's parameters."""
 
+import types
 from typing import Any
 
 import ml_dtypes
@@ -25,6 +26,8 @@ ODD_VALUES: dict[str, Any] = {
     "{}": {},
     "(128, 128, 128, 1)": (128, 128, 128, 1),
     "object": object,
+    "no shape": types.SimpleNamespace(dtype=np.dtype("float32")),
+    "no dtype": types.SimpleNamespace(shape=(1, 1, 8, 8)),
     "nan": float("nan"),
     "inf": float("inf"),
     "-inf": float("-inf"),

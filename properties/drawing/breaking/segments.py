@@ -5,12 +5,24 @@ import numpy as np
 from properties.cases.case import Case, CaseError
 from properties.drawing.breaking.arguments import Call, SegmentIds
 from properties.drawing.breaking.breaker import Ways, breaks, each
-from properties.drawing.breaking.odd_values import odd_dtype
+from properties.drawing.breaking.odd_values import odd_dtype, odd_value
 
 
 @breaks(
     "segments_type",
-    each(form=("tuple", "list", "q alone", "dict", "integer", "q is None", "kv is None", "lists")),
+    each(
+        form=(
+            "tuple",
+            "list",
+            "q alone",
+            "dict",
+            "integer",
+            "q is None",
+            "kv is None",
+            "lists",
+            "no dtype",
+        )
+    ),
 )
 def _segments_type(made: Call, form: str) -> None:
     q, kv = made.segment_ids()
@@ -23,6 +35,7 @@ def _segments_type(made: Call, form: str) -> None:
         "q is None": SegmentIds(None, kv),
         "kv is None": SegmentIds(q, None),
         "lists": SegmentIds(q.tolist(), kv.tolist()),
+        "no dtype": SegmentIds(odd_value("no dtype"), odd_value("no dtype")),
     }
     if form not in forms:
         raise CaseError(f"parameters.form: {form!r} is none of {', '.join(forms)}")

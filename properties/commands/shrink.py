@@ -1,0 +1,101 @@
+"""A reported failure, reduced to the smallest case that fails in the same way."""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+from properties import engines
+from properties.cases.case import Case
+from properties.commands import reading, replay
+from properties.judging.result import CHIP
+from properties.session import failure
+from properties.shrinking import telling
+from properties.shrinking.reducing import Reduced, Step, reduce
+from properties.shrinking.trials import Trials
+
+HOLDS, FAILS = 0, 1  # exit codes
+
+
+def command(options: argparse.Namespace) -> int:
+    """Reduces `options.source` and writes what is found to `options.out`; returns the exit code.
+
+    Raises ValueError for what cannot be read, run or written.
+    """
+    request = reading.read(options.source)
+    if request.target not in (None, options.target):
+        print(f"reported for {replay.named(request.target)}, run on {options.target}")
+    mode = options.mode or request.mode or "auto"
+    if mode == CHIP and not engines.tpu_attached():
+        raise ValueError("mode tpu: no TPU is attached to this machine; give another --mode")
+    properties = replay.properties_of(request.property, request.case)
+    masked_rows = options.masked_rows or request.masked_rows
+    wanted = request.signature
+    print(f"reported: {telling.shape(request.case)}{f', {wanted}' if wanted else ''}", flush=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Trials(properties, options.target, mode, masked_rows) as fails,
+    ):
+        reduced = reduce(
+            request.case,
+            fails,
+            property=properties[0],
+            wanted=wanted,
+            folder=pathlib.Path(folder),
+            progress=_print_step,
+            waiting=_print_waiting,
+        )
+        if reduced.case is None:
+            print(f"does not fail here, in {reduced.runs} runs")
+            return HOLDS
+        report = fails.reports[reduced.case]
+        written = write(report, reduced, options.out)
+    print(f"{reduced.runs} runs in {reduced.seconds:.1f} s", end="")
+    print("" if reduced.complete else ", stopped at the limit before its end")
+    print("\n".join(telling.explanation(reduced)))
+    print(failure.text(report))
+    print(f"written: {', '.join(map(str, written))}")
+    return FAILS
+
+
+def _print_step(step: Step) -> None:
+    print(telling.step(step), flush=True)
+
+
+def _print_waiting(what: str, case: Case) -> None:
+    print(f"{'':15}{telling.shape(case):30} nothing smaller fails; runs {what}", flush=True)
+
+
+def write(report: dict[str, Any], reduced: Reduced, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Writes the case and its report, with its tensors beside them, under a name from their hash.
+
+    Each file appears whole or not at all. Raises ValueError where the folder cannot be written to.
+    """
+    assert reduced.case is not None
+    case, record = reduced.case, report["case"]
+    identity = json.dumps([report["property"], record], sort_keys=True)
+    # Tensors are named by their hash.
+    name = f"{report['property']}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    files: dict[str, bytes] = {}
+    if case.tensors is not None:
+        record = record | {"tensors": f"{name}.npz"}
+        report["case"] = record
+        files[f"{name}.npz"] = (case.folder / case.tensors).read_bytes()
+    files[f"{name}.case.json"] = (json.dumps(record) + "\n").encode()
+    files[f"{name}.report.json"] = (json.dumps(report) + "\n").encode()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            _write(folder / file, content)
+    except OSError as error:
+        raise ValueError(f"{folder}: {error.strerror}; nothing can be written there") from error
+    return [folder / file for file in files]
+
+
+def _write(path: pathlib.Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(path)

@@ -1,0 +1,84 @@
+"""Faults of what a call gives and keeps: dtypes of results, saved statistics, transformations."""
+
+from properties.faults.fault import Fault, fault
+
+_SAVED = "        l_ref[b] = l\n        m_ref[b] = m"
+_NARROW = ".astype(jnp.bfloat16).astype(jnp.float32)"
+_ROW = "return Inputs(*(None if ref is None else ref.at[b] for ref in refs))"
+
+FAULTS: dict[str, Fault] = {
+    "output_in_float32": fault(
+        "o is float32 whatever the dtype of q",
+        *("forward", "(tile.result(inputs, inputs.q.shape, inputs.q.dtype),)"),
+        "(tile.result(inputs, inputs.q.shape, jnp.float32),)",
+    ),
+    "dv_in_float32": fault(
+        "dv is float32 whatever the dtype of v",
+        *("backward", "tile.result(inputs, inputs.v.shape, inputs.v.dtype)"),
+        "tile.result(inputs, inputs.v.shape, jnp.float32)",
+        source="jax-ml/jax commit 4806083d05",
+    ),
+    "dab_in_the_dtype_of_queries": fault(
+        "dab has the dtype of q and not of ab",
+        *("backward", "tile.result(inputs, ab.shape, ab.dtype)"),
+        "tile.result(inputs, ab.shape, inputs.q.dtype)",
+    ),
+    "saved_sum_in_bfloat16": fault(
+        "the sum that the backward starts from is rounded to bfloat16",
+        *("forward", _SAVED, _SAVED.replace("= l\n", f"= l{_NARROW}\n")),
+    ),
+    "saved_maximum_in_bfloat16": fault(
+        "the maximum that the backward starts from is rounded to bfloat16",
+        *("forward", _SAVED, f"{_SAVED}{_NARROW}"),
+    ),
+    "saved_for_one_batch_row_of_a_block": fault(
+        "of a block of batch rows the statistics of one are saved, the others' are never written",
+        *("forward", _SAVED, _SAVED.replace("[b]", "[0]")),
+    ),
+    "segments_of_the_first_batch_row_of_a_block": fault(
+        "every batch row of a block has the segments of the first",
+        *("forward", _ROW),
+        "row = [None if ref is None else ref.at[b] for ref in refs]\n"
+        "    if refs.q_ids is not None:\n"
+        "        row[4:] = refs.q_ids.at[0], refs.kv_ids.at[0]\n"
+        "    return Inputs(*row)",
+    ),
+    "keys_have_the_segments_of_queries": fault(
+        "the query half of the segment ids is used for the keys too",
+        *("attention", "_as_int32(segment_ids.kv)[:, None, :]"),
+        "_as_int32(segment_ids.q)[:, None, :]",
+        source="vllm-project/vllm-omni#5865",
+    ),
+    "keys_not_padded": fault(
+        "weights of 0 meet what stands beyond the last key, NaN if that is",
+        *("attention", "return jnp.pad(array, widths) if missing else array", "return array"),
+        source="vllm-project/vllm PR#936",
+    ),
+    "scale_not_in_the_cache_key": fault(
+        "a kernel traced for one scale is used again for another",
+        *("tile", "    sm_scale: float\n    blocks: BlockSizes\n    debug: bool"),
+        "    sm_scale: float = dataclasses.field(compare=False)\n"
+        "    blocks: BlockSizes\n    debug: bool",
+    ),
+    "mapped_axis_in_another_order": fault(
+        "under vmap results are unfolded in another order than arguments were folded",
+        *("differentiation", "x.reshape(axis_size, -1, *x.shape[1:])"),
+        "x.reshape(-1, axis_size, *x.shape[1:]).swapaxes(0, 1)",
+        source="jax-ml/jax commit 67559cc92c",
+    ),
+    "mesh_axes_not_declared": fault(
+        "results are not said to vary over the axes of a mesh, and shard_map refuses the call",
+        *("tile", "jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=varying)"),
+        "jax.ShapeDtypeStruct(shape, dtype)",
+        source="erfanzar/EasyDeL#149",
+    ),
+    "index_maps_of_64_bits": fault(
+        "under jax_enable_x64 index maps hold 64-bit integers, which a TPU does not have",
+        *("tile", "ZERO = np.int32(0)", "ZERO = 0"),
+        source="jax-ml/jax#23988",
+    ),
+    "precision_that_does_not_lower": fault(
+        "matmul precisions between the lowest and the highest are passed on to the compiler",
+        *("tile", 'in ("high", "tensorfloat32")', "in ()"),
+    ),
+}

@@ -1,0 +1,50 @@
+"""What of `kernel` is judged as a target: the kernel, and the references for its users."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from properties.judging.targets import Target, of_kernel
+
+# The references have no blocks and nothing to debug.
+_PASSED = ("causal", "sm_scale")
+
+
+def mha_reference(package: Any) -> Target:
+    """`mha_reference`, whose gradient is `mha_reference_bwd`."""
+
+    def call(q: Any, k: Any, v: Any, ab: Any, segment_ids: Any, **options: Any) -> Any:
+        passed = {name: options[name] for name in _PASSED}
+        return package.mha_reference(q, k, v, ab, segment_ids, **passed)
+
+    return _of_reference(package, "mha_reference", call)
+
+
+def mha_reference_no_custom_vjp(package: Any) -> Target:
+    """`mha_reference_no_custom_vjp`. jax's derivative of it rounds as no bound here declares."""
+
+    def call(q: Any, k: Any, v: Any, ab: Any, segment_ids: Any, **options: Any) -> Any:
+        passed = {name: options[name] for name in _PASSED}
+        return package.mha_reference_no_custom_vjp(q, k, v, ab, segment_ids, **passed)
+
+    target = _of_reference(package, "mha_reference_no_custom_vjp", call)
+    return replace(target, features=target.features - {"gradients", "bias_gradient"})
+
+
+def _of_reference(package: Any, name: str, call: Callable[..., Any]) -> Target:
+    def residuals(q: Any, k: Any, v: Any, ab: Any, segment_ids: Any, **options: Any) -> Any:
+        passed = {name: options[name] for name in _PASSED}
+        return package.mha_reference_no_custom_vjp(
+            q, k, v, ab, segment_ids, save_residuals=True, **passed
+        )
+
+    kernel = of_kernel(package, f"kernel:{name}")
+    return replace(kernel, call=call, residuals=residuals, strict=False)
+
+
+SUBJECTS: dict[str, Callable[[Any], Target]] = {
+    "flash_attention": of_kernel,
+    "mha_reference": mha_reference,
+    "mha_reference_no_custom_vjp": mha_reference_no_custom_vjp,
+}
+"""By name, functions that make a target of an instance of the package."""

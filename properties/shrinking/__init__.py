@@ -1,0 +1,1 @@
+"""Reducing a failing case to the smallest that fails in the same way."""
