@@ -77,6 +77,9 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
             _record(result, target, error, "the call")
             return result
         try:
+            result.verdicts.append(_in_32_bits(program))
+            if result.failure is not None:
+                return result
             result.verdicts += _lowered(program, again, generations[0])
             for generation in generations:
                 result.ran.append(f"compiled for {generation}")
@@ -173,6 +176,20 @@ def _of_a_tpu(text: str) -> Verdict:
     # Kernels are strings in it, in an encoding that may spell anything.
     if found := _FLOAT64.search(_QUOTED.sub("", text)):
         return Verdict("lowered", "holds float64")
+    return Verdict("lowered")
+
+
+def _in_32_bits(program: Any) -> Verdict:
+    """The verdict on kernels that compute with vectors of 64 bits, which no TPU has.
+
+    Its compiler must not see them: it ends the process, and with it all that was found.
+    """
+    for kernel in engines.kernels(program.jaxpr):
+        for equation in engines.equations(kernel.params["jaxpr"]):
+            for aval in (variable.aval for variable in equation.outvars):
+                if getattr(aval, "shape", ()) and aval.dtype.itemsize > 4:
+                    wide = f"{aval.dtype.name}{list(aval.shape)}"
+                    return Verdict("lowered", f"a kernel computes with {wide}")
     return Verdict("lowered")
 
 

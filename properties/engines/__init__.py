@@ -3,7 +3,7 @@
 from properties.engines.chips import NoFreeChip, claim_chip, tpu_attached, visible_chips
 from properties.engines.errors import KernelFault, Unsupported
 from properties.engines.hardware import TOPOLOGIES
-from properties.engines.interpret import SIMULATIONS
+from properties.engines.interpret import SIMULATIONS, equations, kernels
 from properties.engines.program import Program, modes_available, trace
 from properties.engines.stages import STAGES
 
@@ -16,6 +16,8 @@ __all__ = [
     "Program",
     "Unsupported",
     "claim_chip",
+    "equations",
+    "kernels",
     "modes_available",
     "tpu_attached",
     "trace",

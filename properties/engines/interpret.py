@@ -5,7 +5,7 @@ get can be switched to an interpreter after tracing, without calling the target 
 the target having an `interpret` argument.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -50,6 +50,28 @@ def with_interpret(program: jex.ClosedJaxpr, interpret: Any) -> jex.ClosedJaxpr:
     `interpret` is what `pl.pallas_call` takes under that name: True or `pltpu.InterpretParams`.
     """
     return _Rewriter(interpret).jaxpr(program)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a traced program, those of the programs that it calls included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jex.jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+def kernels(program: Any) -> list[Any]:
+    """The `pallas_call` equations of a traced program."""
+    return [each for each in equations(program) if each.primitive.name == "pallas_call"]
+
+
+def is_mapped(kernel: Any) -> bool:
+    """Whether vmap gave a `pallas_call` more axes than it says how to run.
+
+    Pallas compiles such a kernel for a TPU, and simulates none.
+    """
+    semantics = getattr(kernel.params["compiler_params"], "dimension_semantics", None)
+    return semantics is not None and len(semantics) != len(kernel.params["grid_mapping"].grid)
 
 
 @cache

@@ -18,6 +18,8 @@ from properties.engines.errors import Unsupported
 from properties.engines.interpret import (
     SIMULATIONS,
     as_function,
+    is_mapped,
+    kernels,
     tpu_interpret_params,
     with_interpret,
 )
@@ -202,6 +204,8 @@ class Program:
             return self._interpreted(True)
         if mode in SIMULATIONS:
             params = tpu_interpret_params(mode)
+            if any(map(is_mapped, kernels(self.jaxpr))):
+                raise Unsupported("Pallas simulates no TPU that runs a kernel under vmap")
             try:
                 simulated = self._interpreted(params)
             except NotImplementedError as error:

@@ -1,7 +1,10 @@
 """Every known finding replays as it is told, with the versions of jax that it names."""
 
+import os
 import pathlib
 import re
+import subprocess
+import sys
 from typing import NamedTuple
 
 import jax
@@ -13,20 +16,21 @@ _TEXT = (pathlib.Path(__file__).parents[1] / "known_findings.md").read_text(enco
 
 
 class Finding(NamedTuple):
-    """One section: its title, the versions of jax, the output that is wrong, report and target."""
+    """One section: its title, the versions of jax, the output that is wrong, how to replay it."""
 
     title: str
     versions: list[str]
     output: str
+    command: str
     report: str
     target: str
 
 
 FINDINGS = [
-    Finding(title, versions.split(", "), output, report, target)
-    for title, versions, output, report, target in re.findall(
-        r"^### (.+)\n\njax ([\d., ]+)\. Output (\w+).*\n\n```json\n(.+)\n```\n\n"
-        r"    python -m properties replay - --target (\S+)\n",
+    Finding(title, versions.split(", "), *rest)
+    for title, versions, *rest in re.findall(
+        r"^### (.+)\n\njax ([\d., ]+)\. Output (\w+).*\n\n"
+        r"```sh\n(echo '(.+)' \| python -m properties replay - --target (\S+))\n```\n",
         _TEXT,
         flags=re.MULTILINE,
     )
@@ -37,7 +41,9 @@ def test_every_section_is_read() -> None:
     assert len(FINDINGS) == _TEXT.count("\n### ") > 0
 
 
-@pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.title)
+@pytest.mark.parametrize(
+    "finding", FINDINGS, ids=lambda finding: f"{finding.target} {finding.title}"
+)
 def test_finding(finding: Finding) -> None:
     request = replay.parse(finding.report, pathlib.Path())
 
@@ -48,3 +54,19 @@ def test_finding(finding: Finding) -> None:
         assert result.failure.output == finding.output
     else:
         assert result.failure is None
+
+
+def test_command_replays_as_it_is_printed() -> None:
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+
+    run = subprocess.run(
+        FINDINGS[0].command,
+        shell=True,
+        cwd=pathlib.Path(__file__).parents[2],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+    )
+
+    assert run.returncode == 1, run.stderr
+    assert "FAIL" in run.stdout

@@ -59,17 +59,22 @@ def concatenation(calls: Calls) -> None:
         np.repeat(np.arange(length)[None] >= at, case.batch, axis=0).astype(np.int32)
         for length, at in ((case.q_len, q_cut), (case.kv_len, kv_cut))
     )
-    ids: dict[str, Any] = {"q_segment_ids": q_ids, "kv_segment_ids": kv_ids}
+    joined: dict[str, Any] = {"q_segment_ids": q_ids, "kv_segment_ids": kv_ids}
     whole_case = replace(case, segments=_two_segments(case, q_cut, kv_cut))
-    whole, truth = calls.run(whole_case, **ids), calls.truth(whole_case, **ids)
+    if calls.target.masked_rows == "any":
+        # A row may see nothing in its part that sees something in the case.
+        unseeing = ~calls.truth(whole_case, **joined).rows
+        joined["do"] = np.where(
+            unseeing[..., None], np.zeros_like(calls.arrays.do), calls.arrays.do
+        )
+    whole, truth = calls.run(whole_case, **joined), calls.truth(whole_case, **joined)
+    arrays = calls.arrays._replace(**joined)
     calls.count_rows(truth)
     for rows, keys in (
         (slice(0, q_cut), slice(0, kv_cut)),
         (slice(q_cut, None), slice(kv_cut, None)),
     ):
-        changed: dict[str, Any] = {
-            name: getattr(calls.arrays, name)[:, :, rows] for name in ("q", "do")
-        }
+        changed: dict[str, Any] = {name: getattr(arrays, name)[:, :, rows] for name in ("q", "do")}
         changed |= {name: getattr(calls.arrays, name)[:, :, keys] for name in ("k", "v")}
         if calls.arrays.ab is not None:
             changed["ab"] = calls.arrays.ab[:, :, rows, keys]
