@@ -1,5 +1,6 @@
 """How large a case may claim to be: told from its fields, before anything is made of it."""
 
+from properties.cases import records
 from properties.cases.case import Case, CaseError
 
 MOST_BYTES = 4 * 2**30
@@ -12,15 +13,9 @@ def check(case: Case) -> None:
     rows = case.batch * case.heads
     numbers = rows * (2 * (case.q_len + case.kv_len) * case.head_dim + case.q_len * case.kv_len)
     if 8 * numbers > MOST_BYTES:
+        names = ("batch", "heads", "q_len", "kv_len", "head_dim")
+        sizes = ", ".join(f"{name} {records.shown(getattr(case, name))}" for name in names)
         raise CaseError(
-            f"batch {case.batch}, heads {case.heads}, q_len {case.q_len}, kv_len {case.kv_len}, "
-            f"head_dim {case.head_dim}: inputs and logits take {8 * numbers / 2**30:.3g} GiB in "
-            f"float64; at most {MOST_BYTES / 2**30:.0f} GiB are made"
+            f"{sizes}: inputs and logits take more than {MOST_BYTES // 2**30} GiB in float64; "
+            "give a smaller case that fails too"
         )
-    size = case.parameters.get("size")
-    if case.breaks is not None and isinstance(size, int) and size > _MOST_SIZE:
-        raise CaseError(f"parameters.size: got {size}; a dimension is at most {_MOST_SIZE}")
-
-
-_MOST_SIZE = 2**14
-"""To which a call that is to be refused may have one dimension changed."""

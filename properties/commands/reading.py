@@ -13,11 +13,11 @@ import numpy as np
 
 from properties.cases import limits, records, tensors
 from properties.cases.case import SCHEMA, Case, CaseError
-from properties.commands import replay
+from properties.commands import parameters, replay
 from properties.shrinking.real_values import segments_of
 
 MOST_TEXT = 32 * 2**20
-"""Bytes of JSON: segments of a large case are some megabytes."""
+"""Characters of JSON: segments of a large case are some megabytes."""
 
 _CALL = ("causal", "sm_scale", "block_sizes", "dtype")
 
@@ -31,11 +31,11 @@ def read(source: str) -> replay.Request:
     if path.suffix == ".npz":
         request = replay.Request(_of_tensors(path))
     elif source == "-":
-        request = replay.parse(_decoded(sys.stdin.buffer.read(MOST_TEXT + 1)), pathlib.Path())
+        request = replay.parse(_limited(sys.stdin.read(MOST_TEXT + 1)), pathlib.Path())
     else:
         try:
-            with path.open("rb") as file:
-                text = _decoded(file.read(MOST_TEXT + 1))
+            with path.open(encoding="utf-8") as file:
+                text = _limited(file.read(MOST_TEXT + 1))
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}") from error
         request = replay.parse(text, path.parent)
@@ -44,13 +44,14 @@ def read(source: str) -> replay.Request:
         limits.check(request.case)
         if request.case.tensors is not None:
             _check_numbers(request.case)
+    parameters.check(request.case)
     return request
 
 
-def _decoded(text: bytes) -> str:
+def _limited(text: str) -> str:
     if len(text) > MOST_TEXT:
-        raise CaseError(f"longer than {MOST_TEXT / 2**20:.0f} MiB, which no case is")
-    return text.decode("utf-8")
+        raise CaseError(f"longer than {MOST_TEXT // 2**20} million characters, which no case is")
+    return text
 
 
 def _of_tensors(path: pathlib.Path) -> Case:

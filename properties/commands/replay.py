@@ -34,6 +34,10 @@ def parse(text: str, folder: pathlib.Path) -> Request:
     Raises ValueError (of one line) for what is neither; imports and runs nothing.
     """
     record = records.parsed(text)
+    # Before its fields, of which another schema has others.
+    schema = record.get("schema") if isinstance(record, Mapping) else None
+    if schema is not None and records.integer(schema, "schema", least=0) != SCHEMA:
+        raise ValueError(f"schema: got {records.shown(schema)}; this program reads schema {SCHEMA}")
     if not isinstance(record, Mapping) or "case" not in record:
         return Request(Case.from_json(record, folder))
     return _report(record, folder)
@@ -94,8 +98,7 @@ def table(results: list[Result]) -> list[str]:
 
 def _report(record: Mapping[str, Any], folder: pathlib.Path) -> Request:
     records.record(record, "", required=("schema", "case"), optional=_OPTIONAL)
-    if record["schema"] != SCHEMA:
-        raise ValueError(f"schema: got {record['schema']!r}; this program reads schema {SCHEMA}")
+    records.integer(record["schema"], "schema", least=SCHEMA)
     choices = {
         "property": tuple(checks.PROPERTIES),
         "mode": MODES,

@@ -76,7 +76,7 @@ def write(report: dict[str, Any], reduced: Reduced, folder: pathlib.Path) -> lis
     """
     assert reduced.case is not None
     case, record = reduced.case, report["case"]
-    identity = json.dumps([report["property"], record], sort_keys=True)
+    identity = json.dumps([report["target"], str(reduced.signature), record], sort_keys=True)
     # Tensors are named by their hash.
     name = f"{report['property']}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     files: dict[str, bytes] = {}

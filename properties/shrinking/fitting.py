@@ -6,14 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oracle.contract import K_MAJOR_BLOCKS, MINOR_OF, Q_BLOCKS
-from properties.cases.case import (
-    BACKWARD_BLOCKS,
-    FORWARD_BLOCKS,
-    Blocks,
-    Case,
-    Run,
-    Segments,
-)
+from properties.cases.case import Blocks, Case, Run, Segments
 from properties.drawing.space import LANES, SUBLANES
 from properties.shrinking import parameters
 
@@ -119,9 +112,8 @@ def with_fitted_parameters(case: Case, before: Case) -> Case:
         return dataclasses.replace(case, parameters=_fitted_way(case))
     fitted = {}
     for name, value in case.parameters.items():
-        kind, fit = _FITS.get(name, (object, _as_it_is))
-        # What is of another kind is for the property to refuse.
-        kept = fit(value, case, before) if _is(value, kind) else value
+        fit = _FITS.get(name)
+        kept = value if fit is None else fit(value, case, before)
         if kept is not None:
             fitted[name] = kept
     return dataclasses.replace(case, parameters=fitted)
@@ -158,8 +150,6 @@ def _copy(value: Any, case: Case, before: Case) -> Any:
 def _cut(value: Any, case: Case, before: Case) -> Any:
     if isinstance(value, int):
         return max(min(value, case.batch - 1), 1)
-    if len(value) != 2 or not _is(value, _INTEGERS):
-        return value
     lengths = ((case.q_len, before.q_len), (case.kv_len, before.kv_len))
     return [
         max(min(cut * new // old, new - 1), 1)
@@ -181,44 +171,24 @@ def _ids(case: Case) -> list[int]:
 
 
 def _other_blocks(value: Any, case: Case, before: Case) -> Any:
-    if case.configuration[:4] == before.configuration[:4]:
-        return value
-    if set(value) not in ({*FORWARD_BLOCKS}, {*FORWARD_BLOCKS, *BACKWARD_BLOCKS}):
+    if not isinstance(value, dict) or case.configuration[:4] == before.configuration[:4]:
         return value
     new = {name: getattr(case, name) for name in _SIZES}
     return fitted_blocks(value, before, new, scale=True)
 
 
-def _as_it_is(value: Any, case: Case, before: Case) -> Any:
-    return value
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a parameter is what its name says, as far as it takes to work on it."""
-    if kind is _INTEGERS:
-        return isinstance(value, list) and all(type(each) is int for each in value)
-    if kind is _SIZES_BY_NAME:
-        names = {*FORWARD_BLOCKS, *BACKWARD_BLOCKS}
-        return isinstance(value, dict) and all(
-            name in names and type(each) is int and each > 0 for name, each in value.items()
-        )
-    return isinstance(value, kind)
-
-
-_INTEGERS, _SIZES_BY_NAME = object(), object()
-
-_FITS: dict[str, tuple[Any, Callable[[Any, Case, Case], Any]]] = {
-    "gradient_of": (list, _of_present_arrays),
-    "axes": (dict, _of_present_arrays),
-    "row": (int, lambda value, case, before: min(value, case.q_len - 1)),
-    "batch_order": (_INTEGERS, lambda value, case, before: _order(value, case.batch)),
-    "head_order": (_INTEGERS, lambda value, case, before: _order(value, case.heads)),
-    "copy": (_INTEGERS, _copy),
-    "cut": (int | list, _cut),
-    "labels": (list, _labels),
-    "other_blocks": (_SIZES_BY_NAME, _other_blocks),
+_FITS: dict[str, Callable[[Any, Case, Case], Any]] = {
+    "gradient_of": _of_present_arrays,
+    "axes": _of_present_arrays,
+    "row": lambda value, case, before: min(value, case.q_len - 1),
+    "batch_order": lambda value, case, before: _order(value, case.batch),
+    "head_order": lambda value, case, before: _order(value, case.heads),
+    "copy": _copy,
+    "cut": _cut,
+    "labels": _labels,
+    "other_blocks": _other_blocks,
 }
-"""By name of the parameter: its kind, and what becomes of its value, None to leave it out.
+"""By name of the parameter: what becomes of its value, None to leave it out.
 
 Properties say in their documentation what their parameters mean; those that are not here say
 nothing of dimensions. What does not fit after all is for the property to refuse.

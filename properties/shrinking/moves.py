@@ -48,7 +48,7 @@ def _to(case: Case, feature: str, before: object, after: object, **fields: Any) 
         yield Move(feature, str(before), str(after), changed)
 
 
-def _features(case: Case) -> Moves:
+def features(case: Case) -> Moves:
     """Features that go altogether."""
     if case.block_sizes is not None:
         yield from _to(case, "block sizes", "explicit", "default", block_sizes=None)
@@ -87,7 +87,7 @@ def _counts(case: Case) -> Moves:
             yield from _resize(case, **{name: size})
 
 
-def _lengths(case: Case) -> Moves:
+def lengths(case: Case) -> Moves:
     """Fewer queries and keys; where there are as many of both, fewer of both."""
     for name in ("q_len", "kv_len"):
         for size in _in_turn(_smaller(case, name)):
@@ -254,8 +254,8 @@ def groups(name: str) -> list[Callable[[Case], Moves]]:
     """
     return [
         _counts,
-        _lengths,
-        _features,
+        lengths,
+        features,
         _parameters(name),
         _options,
         _blocks,

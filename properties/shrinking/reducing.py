@@ -1,7 +1,7 @@
 """The reducer: greedy, over the fields of a case, small dimensions first."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,25 @@ def reduce(
             search.descend(property, folder)
     except _Spent:
         search.reduced.complete = False
-    search.explain(property)
+    search.explain(folder)
     return search.reduced
+
+
+def _changes(case: Case, folder: Path | None) -> Iterator[essential.Change]:
+    """What to change in a minimal case; lengths in explicit blocks, of which `essential.changes`
+    knows nothing, and all that has tensors, as the last pass of the reduction changed them."""
+    groups: list[Callable[[Case], moves.Moves]] = []
+    if case.tensors is not None:
+        assert folder is not None
+        groups = real_values.groups(folder)[:3]
+    else:
+        yield from essential.changes(case)
+        if case.block_sizes is not None:
+            groups = [moves.lengths]
+    for group in groups:
+        # Of each feature the smallest change, which comes last.
+        for move in {move.feature: move for move in group(case)}.values():
+            yield move.feature, move.before, move.after, move.case
 
 
 class _Search:
@@ -110,7 +127,7 @@ class _Search:
     ) -> None:
         """Takes the first of the candidates that fails."""
         for what, candidate in candidates:
-            if not start.cheap(candidate):
+            if start.slow(candidate):
                 waiting(what, candidate)
             if self._outcome(candidate) == "fails":
                 self._accept(what, candidate)
@@ -183,15 +200,15 @@ class _Search:
         assert self.reduced.case is not None
         return self.reduced.case
 
-    def explain(self, name: str) -> None:
+    def explain(self, folder: Path | None) -> None:
         """Changes the minimal case in one thing at a time."""
         reduced = self.reduced
         reduced.runs, reduced.seconds = self._runs, time.monotonic() - self._began
         case = reduced.case
-        if case is None or case.tensors is not None:
+        if case is None or (case.tensors is not None and not reduced.complete):
             return
         self._most += _MOST_EXPLAINING
-        for feature, before, after, changed in essential.changes(case):
+        for feature, before, after, changed in _changes(case, folder):
             try:
                 outcome = self._outcome(with_fitted_parameters(changed, case))
             except _Spent:

@@ -36,7 +36,13 @@ class Signature:
         message = verdict.get("message") or ""
         if not isinstance(name, str) or not isinstance(output, str) or not message:
             return None
-        return cls(name, output, _kind(message, about_numbers=verdict.get("index") is not None))
+        kind = _kind(message, about_numbers=verdict.get("index") is not None)
+        return cls(name, _plain(output), _plain(kind))
+
+
+def _plain(text: str) -> str:
+    """The text without what a terminal would not print as it is."""
+    return "".join(each for each in text if each.isprintable())
 
 
 def _kind(message: str, *, about_numbers: bool) -> str:
@@ -44,4 +50,4 @@ def _kind(message: str, *, about_numbers: bool) -> str:
         return ""
     if found := _EXCEPTION.search(message):
         return found[1]
-    return _NUMBER.sub("N", message)[:100]
+    return _NUMBER.sub("N", " ".join(message.split()))[:100]

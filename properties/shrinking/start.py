@@ -24,6 +24,12 @@ def cheap(case: Case) -> bool:
     return logits <= CHEAP_LOGITS and logits * case.head_dim <= CHEAP_PRODUCTS
 
 
+def slow(case: Case) -> bool:
+    """Whether a case takes so long that a person should be told."""
+    logits = case.batch * case.heads * case.q_len * case.kv_len
+    return logits > 16 * CHEAP_LOGITS or logits * case.head_dim > 16 * CHEAP_PRODUCTS
+
+
 def starts(case: Case) -> Iterator[tuple[str, Case]]:
     """What to run until something fails, each with what it is; the case itself is the last."""
     found: list[Case] = []
@@ -72,7 +78,8 @@ def _rows(case: Case) -> int:
 
 
 def _keys(case: Case) -> int:
-    """The fewest keys that as many major blocks of as many minor ones, two each, can have."""
+    """The fewest keys that as many major blocks of as many minor ones, two each, can have; one
+    beyond whole tiles where the case has keys beyond them."""
     blocks = case.block_sizes
     if blocks is None:
         return min(case.kv_len, LANES + 1)
@@ -86,7 +93,8 @@ def _keys(case: Case) -> int:
         for major, minor in pairs
         if major and minor
     )
-    return case.kv_len if most < 2 and case.kv_len < LANES else min(case.kv_len, LANES * most)
+    tail = case.kv_len % LANES > 0
+    return min(case.kv_len, LANES * most + tail)
 
 
 def _part_of(length: int, parts: int) -> int:

@@ -21,11 +21,14 @@ from properties.judging.verdict import Verdict
 from properties.shrinking import worker
 from properties.shrinking.signature import PROCESS, Signature
 
-_FIRST, _LEAST = 120.0, 10.0
-"""Seconds that a case may take before one has come to an end, and that any case may take."""
+_FIRST, _LEAST, _MOST = 60.0, 10.0, 1800.0
+"""Seconds that a case may take before one has come to an end, and the least and most after that."""
 
 _PATIENCE = 20.0
 """How many times as long as the slowest of those that came to an end a case may take."""
+
+_SMALL = 2**25
+"""Work below which the time of a case hardly depends on it: what is traced and compiled does."""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["properties.shrinking.warm"])
@@ -93,10 +96,10 @@ class Trials:
     def _limit(self, case: Case) -> float:
         if self._fixed is not None:
             return self._fixed
-        larger = max(_work(case) / self._slowest_work, 1.0) if self._slowest_work else 1.0
         if not self._slowest:
             return _FIRST
-        return max(_PATIENCE * self._slowest * larger, _LEAST)
+        larger = max(_work(case) / max(self._slowest_work, _SMALL), 1.0)
+        return min(max(_PATIENCE * self._slowest * larger, _LEAST), _MOST)
 
     def _found(self, case: Case, message: str) -> Signature:
         """How a case fails that ended its process, or had to be ended with it."""

@@ -185,6 +185,9 @@ def relabelling(calls: Calls) -> None:
     labels = calls.parameters.get("labels")
     if not isinstance(labels, list) or not len(set(labels)) == len(labels) == len(present):
         raise CaseError(f"parameters.labels: got {labels!r}; expected {len(present)} different ids")
+    limits = np.iinfo(q_ids.dtype)
+    if not all(limits.min <= label <= limits.max for label in labels):
+        raise CaseError(f"parameters.labels: got {labels!r}; expected ids of {q_ids.dtype}")
     images = np.array(labels, q_ids.dtype)
     calls.exact(
         calls.run(
