@@ -1,5 +1,6 @@
 """`python -m properties`: settles the environment, then runs a command."""
 
+import os
 import sys
 
 from properties import environment
@@ -9,4 +10,9 @@ if __name__ == "__main__":
     # Only now: numpy and jax read the environment when they are imported.
     from properties.commands.main import main
 
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:
+        # Whoever read the output, `head` perhaps, has seen enough; nothing is left to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -97,9 +97,9 @@ def plant(fault: str) -> Outcome:
         if process.exitcode is None:
             process.kill()
             process.join()
-            return Outcome(fault, "a run without end", 0, float(_HANGS_AFTER))
+            return _unknown(fault, f"had not ended after {_HANGS_AFTER} s")
         if process.exitcode < 0:
-            return Outcome(fault, f"the process, ended by signal {-process.exitcode}", 0, 0.0)
+            return _unknown(fault, f"was ended by signal {-process.exitcode}")
         if process.exitcode not in (_PASSED, _FAILED) or not written.exists():
             raise ValueError(f"fault {fault!r}: {said.read_text(encoding='utf-8')[-500:]}")
         return _outcome(fault, json.loads(written.read_text(encoding="utf-8")))
@@ -118,6 +118,11 @@ def _run_suite(arguments: list[str], root: pathlib.Path, said: pathlib.Path) -> 
         os.dup2(file.fileno(), sys.stderr.fileno())
         code = pytest.main(arguments)
     sys.exit(int(code))
+
+
+def _unknown(fault: str, what: str) -> Outcome:
+    """No property failed, so that the fault counts as a survivor: a run may end from outside."""
+    return Outcome(fault, None, 0, 0.0, message=f"its run {what}")
 
 
 def _outcome(fault: str, report: dict[str, Any]) -> Outcome:
@@ -148,7 +153,9 @@ def table(outcomes: list[Outcome]) -> list[str]:
     """All outcomes, survivors first, then what took longest; the last line counts them."""
     killed = [each for each in outcomes if each.killed_by is not None]
     lines = [
-        line(each) + (f"\n    {json.dumps(each.case)}" if each.case else "")
+        line(each)
+        + (f"\n    {json.dumps(each.case)}" if each.case else "")
+        + (f"\n    {each.message}" if each.message and not each.killed_by else "")
         for each in sorted(outcomes, key=lambda each: (each.killed_by is not None, -each.cases))
     ]
     total = f"{len(killed)} of {len(outcomes)} faults killed"

@@ -121,6 +121,16 @@ def test_survivors_come_first_and_fail(
     assert total.startswith("1 of 2 faults killed")
 
 
+def test_a_run_that_was_ended_is_no_kill() -> None:
+    ended = sensitivity.Outcome("bias_ignored", None, 0, 0.0, message="its run was ended")
+
+    first, why, total = "\n".join(sensitivity.table([ended])).splitlines()
+
+    assert "SURVIVED" in first
+    assert why.strip() == "its run was ended"
+    assert total == "0 of 1 faults killed"
+
+
 def test_unknown_fault_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sensitivity", "--fault", "bias_ignord"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
