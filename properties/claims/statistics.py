@@ -47,7 +47,10 @@ def statistics(
     if result.failure or result.refused or result.skipped:
         return result
     with result.judging():
-        result.verdicts += _verdicts(case, target, result.mode, arrays, result.got)
+        found = list(_verdicts(case, target, result.mode, arrays, result.got))
+    if not found:
+        result.skipped = "a row is too ill-conditioned for statistics"
+    result.verdicts += found
     return result
 
 

@@ -68,6 +68,7 @@ def trace(function: Callable[..., Any], *args: Any) -> "Program":
     """
     if next(_traces) % _TRACES_PER_CLEARING == 0:
         jax.clear_caches()
+        environment.give_back_memory()
     with STAGES.measure("trace"):
         leaves, structure = jax.tree.flatten(args)
         shapes = [_shape(leaf) for leaf in leaves]
