@@ -13,6 +13,7 @@ import jax.extend.core as jex
 import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
+from properties import environment
 from properties.engines import chips, hardware, numpy_engine
 from properties.engines.errors import Unsupported
 from properties.engines.interpret import (
