@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from properties.reports import alike
-from properties.reports.markup import Markup, number, text, visible
+from properties.reports.markup import Markup, number, text
 from properties.session import failure as failures_as_text
+from properties.session.failure import visible
 
 MOST = 10
 """GitHub shows no more annotations of a step."""

@@ -6,6 +6,8 @@ turn the direction of writing. Text becomes `Markup` through `text`, and through
 
 import html
 
+from properties.session.failure import visible
+
 
 class Markup(str):
     """Finished HTML."""
@@ -14,14 +16,6 @@ class Markup(str):
 
 
 Content = Markup | str | None
-
-
-def visible(value: object) -> str:
-    """The text of a value, in which what a screen does not show is written as its escape."""
-    return "".join(
-        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
-        for character in str(value)
-    )
 
 
 def text(value: object) -> Markup:

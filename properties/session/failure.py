@@ -36,7 +36,8 @@ def report(result: Result, target: Target, verdict: Verdict) -> dict[str, Any]:
 def text(failure: Mapping[str, Any]) -> str:
     """The report for a person, in a few lines."""
     verdict = failure["verdict"]
-    lines = [f"{failure['property']}: {verdict['output']} {verdict['message']}"]
+    # The message may hold words of the target's.
+    lines = [visible(f"{failure['property']}: {verdict['output']} {verdict['message']}")]
     if verdict["index"] is not None:
         lines.append(
             f"  at {verdict['output']}{verdict['index']}  got {_number(verdict['got'])}  "
@@ -50,6 +51,14 @@ def text(failure: Mapping[str, Any]) -> str:
         f"  replay: {replay_command(failure)}",
     ]
     return "\n".join(lines)
+
+
+def visible(value: object) -> str:
+    """The text of a value, in which what a screen does not show is written as its escape."""
+    return "".join(
+        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+        for character in str(value)
+    )
 
 
 def replay_command(failure: Mapping[str, Any]) -> str:

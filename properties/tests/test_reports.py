@@ -22,9 +22,9 @@ from properties.judging.result import Result
 from properties.judging.targets import Target
 from properties.judging.verdict import Verdict
 from properties.reports import alike, essential, explain, github, grid
-from properties.reports.markup import visible
 from properties.reports.page import page
 from properties.session import failure
+from properties.session.failure import visible
 from properties.session.tally import Ratios
 
 TARGETS = """
@@ -311,6 +311,13 @@ def test_failures_are_explained_by_another_process_which_may_crash() -> None:
     )
     assert "causal, q_len 6" in text
     assert "8 of 48 elements of o are wrong" in text
+
+
+def test_text_of_a_failure_does_not_steer_a_terminal() -> None:
+    words = failure.text(_failure("raised E: \x1b[2J\u202eevil\nsecond line"))
+
+    assert "raised E: \\x1b[2J\\u202eevil\nsecond line" in words
+    assert all(each.isprintable() or each == "\n" for each in words)
 
 
 def test_annotation_is_one_line_and_no_other_command() -> None:
