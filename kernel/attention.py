@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from kernel.blocks import BlockSizes, choose_blocks, round_up
+from kernel import chip
+from kernel.blocks import BlockSizes, round_up
 from kernel.checks import SegmentIds, check_call
+from kernel.defaults import choose_blocks, query_tile
 from kernel.differentiation import attend, attend_with_residuals
 from kernel.tile import Call, Inputs
 
@@ -55,7 +58,7 @@ def flash_attention(
       TypeError, ValueError, NotImplementedError: an argument breaks a rule; nothing was traced.
     """
     check_call(q, k, v, ab, segment_ids, causal, sm_scale, block_sizes, debug)
-    call = _settle(q, k, causal, sm_scale, block_sizes, debug)
+    call = _settle(q, k, ab, causal, sm_scale, block_sizes, debug)
     return attend(call, _as_kernels_take_them(call, q, k, v, ab, segment_ids))
 
 
@@ -79,20 +82,30 @@ def attention_residuals(
       [batch, heads, q_len] float32. A row that sees no key has l = 0 and m = -inf.
     """
     check_call(q, k, v, ab, segment_ids, causal, sm_scale, block_sizes, False)
-    call = _settle(q, k, causal, sm_scale, block_sizes, False)
+    call = _settle(q, k, ab, causal, sm_scale, block_sizes, False)
     inputs = _as_kernels_take_them(call, q, k, v, ab, segment_ids)
-    o, l, m = attend_with_residuals(call, inputs)
-    return o, l[..., 0], m[..., 0]
+    o, statistics = attend_with_residuals(call, inputs)
+    m, l = statistics[:, :, 0], statistics[:, :, 1]
+    if call.scales_exponent and call.sm_scale != 1.0:
+        m *= np.float32(call.sm_scale)
+    return o, l, jnp.where(l == 0.0, np.float32(-np.inf), m)
 
 
-def _settle(q, k, causal, sm_scale, block_sizes, debug) -> Call:
+def _settle(q, k, ab, causal, sm_scale, block_sizes, debug) -> Call:
     """What is fixed about a call, with blocks in whole lanes."""
     _, _, q_len, head_dim = q.shape
     kv_len = k.shape[2]
+    vmem_bytes = chip.vmem_for_a_kernel()
     if block_sizes is None:
-        blocks = choose_blocks(q_len, kv_len, head_dim, q.dtype.itemsize)
+        blocks = choose_blocks(
+            *(q_len, kv_len, head_dim, q.dtype.itemsize),
+            bias=ab is not None,
+            vmem_bytes=vmem_bytes,
+        )
+        backward_tile = query_tile(blocks.block_q_major_dkv or 0)
     else:
         blocks = block_sizes.padded_to_lanes()
+        backward_tile = blocks.query_tile_dkv
     return Call(
         q_len=q_len,
         kv_len=kv_len,
@@ -100,6 +113,8 @@ def _settle(q, k, causal, sm_scale, block_sizes, debug) -> Call:
         causal=bool(causal),
         sm_scale=float(sm_scale),
         blocks=blocks,
+        query_tiles=(query_tile(blocks.block_q), backward_tile or 0),
+        vmem_bytes=vmem_bytes,
         debug=bool(debug),
     )
 
@@ -118,8 +133,8 @@ def _as_kernels_take_them(call: Call, q, k, v, ab, segment_ids) -> Inputs:
         k=pad(k, 2),
         v=pad(v, 2),
         ab=None if ab is None else pad(jnp.asarray(ab), 3),
-        q_ids=None if segment_ids is None else _as_int32(segment_ids.q)[:, :, None],
-        kv_ids=None if segment_ids is None else pad(_as_int32(segment_ids.kv)[:, None, :], 2),
+        q_ids=None if segment_ids is None else _as_int32(segment_ids.q)[:, None, :],
+        kv_ids=None if segment_ids is None else pad(_as_int32(segment_ids.kv)[:, :, None], 1),
     )
 
 

@@ -1,12 +1,14 @@
-"""The backward kernels: dk and dv in one, dq and the bias gradient in the other.
+"""The backward kernel: the gradients of q, k, v and the bias in one pass over the tiles.
 
-Both recompute a tile's weights from the saved maximum m and sum l, p = exp(s - m) / l, and from
-them, with dp = do vᵀ and di = sum(o · do) of each row,
+It recomputes a tile's weights from the saved maximum m and sum l, p = exp(s - m) / l, and from
+them, with dp = v doᵀ and di = sum(o · do) of each query,
 
-    ds = (dp - di) · p · sm_scale      dv = pᵀ do      dk = dsᵀ q      dq = ds k      dab = ds
+    ds = (dp - di) · p      dv = p do      dk = ds q      dqᵀ = kᵀ ds      dab = dsᵀ · sm_scale
 
-The first runs over queries for a block of keys, the second over keys for a block of queries, so
-that each sum is gathered in one place.
+where dk and dq are multiplied by sm_scale at the end. All is in the transposed tiles of `tile.py`.
+Steps run over queries for a block of keys, so that dk and dv are gathered in one place. dq is
+gathered in on-chip memory for all queries at once, until the last block of keys. Where these are
+too many, they are taken in several chunks, whose shares of dk and dv are added up outside.
 """
 
 from __future__ import annotations
@@ -14,236 +16,236 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from kernel import tile
-from kernel.tile import ALL, HIDDEN, ZERO, Call, Inputs, matmul
+from kernel import rows, tile
+from kernel.blocks import LANES, SUBLANES, round_up
+from kernel.defaults import LEAST_VMEM
+from kernel.steps import Grid, pipelined
+from kernel.tile import HIDDEN, ZERO, Call, Inputs, matmul
 
-_SEMANTICS = (pltpu.PARALLEL, pltpu.PARALLEL, pltpu.PARALLEL, pltpu.ARBITRARY)
+# How many tiles of logits are computed before the first of them is finished.
+_AHEAD = 1
 
 
 class Saved(NamedTuple):
-    """What the backward kernels take beside the inputs; within a kernel, references to blocks.
+    """What the backward kernel takes beside the inputs; within it, references to blocks.
 
     Attributes:
-      l, m: [batch, heads, q_len, 1] float32, as `forward.forward` returns them.
+      statistics: [batch, heads, 2, q_len] float32, as `forward.forward` returns them.
+      o: output, like q.
       do: cotangent of the output, like q.
-      di: [batch, heads, q_len, 1] float32, the sum of o · do over head_dim.
     """
 
-    l: Any
-    m: Any
+    statistics: Any
+    o: Any
     do: Any
-    di: Any
 
 
-def backward_dkv(call: Call, inputs: Inputs, saved: Saved) -> tuple[jax.Array, jax.Array]:
-    """Gradients of k and v. The blocks of the call have all backward fields.
+def backward(call: Call, inputs: Inputs, saved: Saved) -> Inputs:
+    """Gradients of q, k, v and, where there is one, of the bias: each like its primal.
 
-    Returns:
-      (dk, dv), like k and v.
+    The blocks of the call have all backward fields. Those of dk and dv are the kernel's; those of
+    dq say nothing to it.
     """
     batch, heads, q_len, head_dim = inputs.q.shape
     blocks = call.blocks
     block_q, block_k = blocks.block_q_major_dkv, blocks.block_k_major_dkv
-    query_blocks = pl.cdiv(q_len, block_q)
+    grid = Grid(
+        block_q=block_q,
+        block_k=block_k,
+        tile_q=call.query_tiles[1],
+        tile_k=blocks.block_k_dkv,
+        query_blocks=pl.cdiv(q_len, block_q),
+        key_blocks=call.padded_kv_len // block_k,
+        causal=call.causal,
+    )
+    chunks = _chunks(call, grid, head_dim)
+    per_chunk = pl.cdiv(grid.query_blocks, chunks)
 
-    def query_block(key_index, query_index):
+    def last_of_chunk(c):
+        return lax.min((c + 1) * per_chunk, np.int32(grid.query_blocks)) - 1
+
+    def query_block(c, j, i):
+        """The block of queries of a step; for one without work, the next that has some."""
+        i += c * per_chunk
         if call.causal:
-            # Steps without work come first; they ask for the first block that has some. Where no
-            # query sees these keys, that is the last block.
-            first = tile.first_query_block(key_index, block_q, block_k)
-            return lax.min(lax.max(query_index, first), np.int32(query_blocks - 1))
-        return query_index
+            i = lax.max(i, grid.first_query_block(j))
+        return lax.min(i, last_of_chunk(c))
 
-    query_spec = pl.BlockSpec(
-        (None, None, block_q, head_dim), lambda b, h, j, i: (b, h, query_block(j, i), ZERO)
+    def o_block(c, j, i):
+        # o is looked at once, for di.
+        return query_block(c, j, lax.select(j == 0, i, lax.full_like(i, per_chunk)))
+
+    def dq_block(c, j, i):
+        # Complete at the last keys; until then none may be written.
+        last = j == grid.key_blocks - 1
+        return lax.min(c * per_chunk + lax.select(last, i, lax.full_like(i, 0)), last_of_chunk(c))
+
+    def spec(shape, place):
+        """Blocks of `shape` at place(b, h, c, j, i), c the chunk."""
+        if chunks == 1:
+            return pl.BlockSpec(shape, lambda b, h, j, i: place(b, h, ZERO, j, i))
+        keys = np.int32(grid.key_blocks)
+        return pl.BlockSpec(
+            shape, lambda b, h, n, i: place(b, h, lax.div(n, keys), lax.rem(n, keys), i)
+        )
+
+    query_shape = (None, None, block_q, head_dim)
+    bias_shape = (None, None, block_q, block_k)
+    query_spec = spec(query_shape, lambda b, h, c, j, i: (b, h, query_block(c, j, i), ZERO))
+    key_spec = spec((None, None, block_k, head_dim), lambda b, h, c, j, i: (b, h, j, ZERO))
+    share_spec = spec(
+        (None, None, None, block_k, head_dim), lambda b, h, c, j, i: (c, b, h, j, ZERO)
     )
-    column_spec = pl.BlockSpec(
-        (None, None, block_q, 1), lambda b, h, j, i: (b, h, query_block(j, i), ZERO)
-    )
-    key_spec = pl.BlockSpec((None, None, block_k, head_dim), lambda b, h, j, i: (b, h, j, ZERO))
     specs = Inputs(
         q=query_spec,
         k=key_spec,
         v=key_spec,
-        ab=pl.BlockSpec(
-            (None, None, block_q, block_k), lambda b, h, j, i: (b, h, query_block(j, i), j)
+        ab=spec(bias_shape, lambda b, h, c, j, i: (b, h, query_block(c, j, i), j)),
+        q_ids=spec(
+            (None, None, 1, block_q), lambda b, h, c, j, i: (b, query_block(c, j, i), ZERO, ZERO)
         ),
-        q_ids=pl.BlockSpec((None, block_q, 1), lambda b, h, j, i: (b, query_block(j, i), ZERO)),
-        kv_ids=pl.BlockSpec((None, 1, block_k), lambda b, h, j, i: (b, ZERO, j)),
+        kv_ids=spec((None, block_k, 1), lambda b, h, c, j, i: (b, j, ZERO)),
     )
-
-    return pl.pallas_call(
-        functools.partial(_dkv_kernel, call),
-        grid=(batch, heads, call.padded_kv_len // block_k, query_blocks),
-        in_specs=[
-            inputs.only_present(specs),
-            Saved(column_spec, column_spec, query_spec, column_spec),
-        ],
-        out_specs=(key_spec, key_spec),
-        out_shape=(
-            tile.result(inputs, inputs.k.shape, inputs.k.dtype),
-            tile.result(inputs, inputs.v.shape, inputs.v.dtype),
+    saved_specs = Saved(
+        statistics=spec(
+            (None, None, None, 2, block_q),
+            lambda b, h, c, j, i: (b, h, query_block(c, j, i), ZERO, ZERO),
         ),
-        scratch_shapes=[pltpu.VMEM((block_k, head_dim), jnp.float32)] * 2,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=_SEMANTICS),
+        o=spec(query_shape, lambda b, h, c, j, i: (b, h, o_block(c, j, i), ZERO)),
+        do=query_spec,
+    )
+    share = (chunks, *inputs.k.shape)
+    dtype = inputs.k.dtype if chunks == 1 else jnp.float32
+    out_specs = [spec(query_shape, lambda b, h, c, j, i: (b, h, dq_block(c, j, i), ZERO))]
+    out_specs += [share_spec, share_spec]
+    out_shape = [tile.result(inputs, inputs.q.shape, inputs.q.dtype)]
+    out_shape += [tile.result(inputs, share, dtype)] * 2
+    if inputs.ab is not None:
+        # A tile for every step, those without work too: they write zeros.
+        out_specs.append(
+            spec(
+                bias_shape,
+                lambda b, h, c, j, i: (b, h, lax.min(c * per_chunk + i, last_of_chunk(c)), j),
+            )
+        )
+        out_shape.append(tile.result(inputs, inputs.ab.shape, inputs.ab.dtype))
+    if inputs.q_ids is not None:
+        inputs = inputs._replace(q_ids=rows.in_blocks(inputs.q_ids, block_q))
+    dq, dk, dv, *dab = pl.pallas_call(
+        functools.partial(_kernel, call, grid, per_chunk),
+        grid=(batch, heads, chunks * grid.key_blocks, per_chunk),
+        in_specs=[inputs.only_present(specs), saved_specs],
+        out_specs=out_specs,
+        out_shape=out_shape,
+        scratch_shapes=[
+            pltpu.VMEM((per_chunk, head_dim, block_q), jnp.float32),
+            pltpu.VMEM((block_k, head_dim), jnp.float32),
+            pltpu.VMEM((block_k, head_dim), jnp.float32),
+            pltpu.VMEM((per_chunk, 1, block_q), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=(pltpu.PARALLEL, pltpu.PARALLEL, pltpu.ARBITRARY, pltpu.ARBITRARY),
+            vmem_limit_bytes=call.vmem_bytes,
+        ),
         name=(
-            f"flash_attention_dkv_block_q_major_{block_q}_block_q_{blocks.block_q_dkv}"
+            f"flash_attention_backward_block_q_major_{block_q}_block_q_{blocks.block_q_dkv}"
             f"_block_k_major_{block_k}_block_k_{blocks.block_k_dkv}"
         ),
         debug=call.debug,
-    )(inputs, saved)
+    )(inputs, saved._replace(statistics=rows.in_blocks(saved.statistics, block_q)))
+    if chunks == 1:
+        dk, dv = (lax.squeeze(x, (0,)) for x in (dk, dv))
+    else:
+        dk, dv = (lax.reduce_sum(x, (0,)).astype(inputs.k.dtype) for x in (dk, dv))
+    return Inputs(dq, dk, dv, dab[0] if dab else None, None, None)
 
 
-def _dkv_kernel(call, refs, saved, dk_ref, dv_ref, dk_acc, dv_acc):
-    key_index, query_index = pl.program_id(2), pl.program_id(3)
-    block_q_major, block_k_major = refs.q.shape[0], refs.k.shape[0]
-    block_q, block_k = call.blocks.block_q_dkv, call.blocks.block_k_dkv
+def _chunks(call: Call, grid: Grid, head_dim: int) -> int:
+    """How many chunks the queries are taken in, so that dq takes a quarter of on-chip memory."""
+    block = round_up(head_dim, SUBLANES) * round_up(grid.block_q, LANES) * 4
+    blocks = max(1, (call.vmem_bytes or LEAST_VMEM) // 4 // block)
+    return pl.cdiv(grid.query_blocks, blocks)
 
-    @pl.when(query_index == 0)
+
+def _kernel(call, grid, per_chunk, refs, saved, dq_ref, dk_ref, dv_ref, *others):
+    *dab, dq_acc, dk_acc, dv_acc, di_ref = others
+    j, i = pl.program_id(2), pl.program_id(3)
+    query_block = i
+    if per_chunk < grid.query_blocks:
+        query_block += lax.div(j, np.int32(grid.key_blocks)) * per_chunk
+        j = lax.rem(j, np.int32(grid.key_blocks))
+
+    def of_queries(ref, queries):
+        """Rows of a block of queries, 0 beyond the last query: there a block holds anything."""
+        x = ref[queries, :]
+        if call.q_len % grid.block_q:
+            left = call.q_len - query_block * grid.block_q - queries.start
+            x = tile.select(lax.broadcasted_iota(jnp.int32, (x.shape[0], 1), 0) < left, x, 0.0)
+        return x
+
+    def start_queries():
+        dq_acc[i] = jnp.zeros(dq_acc.shape[1:], jnp.float32)
+        o, do = (of_queries(x, slice(0, grid.block_q)) for x in (saved.o, saved.do))
+        product = o.astype(jnp.float32) * do.astype(jnp.float32)
+        di_ref[i] = tile.over_keys(lax.reduce_sum, tile.transposed(product))
+
     def start_keys():
         dk_acc[...] = jnp.zeros(dk_acc.shape, jnp.float32)
         dv_acc[...] = jnp.zeros(dv_acc.shape, jnp.float32)
 
-    def visit(query_start, key_start):
-        queries, keys = pl.ds(query_start, block_q), pl.ds(key_start, block_k)
-        first_query = query_index * block_q_major + query_start
-        first_key = key_index * block_k_major + key_start
-        s = tile.logits(call, refs, queries, keys, first_query=first_query, first_key=first_key)
-        q, do = refs.q[queries, :], saved.do[queries, :]
-        if call.q_len % block_q_major:
-            # Beyond the last query a block holds anything; in a sum over queries it must be 0.
-            inside = tile.positions((block_q, 1), 0, first_query) < call.q_len
-            s = tile.select(inside, s, HIDDEN)
-            q = tile.select(inside, q, 0.0)
-            do = tile.select(inside, do, 0.0)
-        p, ds = _weights_and_gradient(call, s, saved, queries, do, refs.v[keys, :])
-        dv_acc[keys, :] += matmul(p.astype(do.dtype), do, (0, 0))
-        dk_acc[keys, :] += matmul(ds.astype(q.dtype), q, (0, 0))
+    def start(part):
+        q, do = of_queries(refs.q, part.queries), of_queries(saved.do, part.queries)
+        s = tile.logits(call, grid, refs, q, part, j)
+        return q, do, s, matmul(refs.v[part.keys, :], do, (1, 1))
 
-    def visit_queries():
-        for query_start in range(0, block_q_major, block_q):
-            for key_start in range(0, block_k_major, block_k):
-                visit(query_start, key_start)
+    def finish(part, started):
+        q, do, s, dp = started
+        queries, keys = part.queries, part.keys
+        m, l = saved.statistics[0:1, queries], saved.statistics[1:2, queries]
+        if refs.ab is not None and call.q_len % grid.block_q:
+            # Beyond the last query the bias may be nan.
+            s = tile.select(l == 0.0, HIDDEN, s)
+        p = lax.exp2((s - m) * call.base_2_rate) * tile.select(l == 0.0, 0.0, 1.0 / l)
+        ds = p * (dp - di_ref[i, :, queries])
+        if tile.is_masked(call, grid, refs, part):
+            # 0 times a dp that overflowed is nan.
+            ds = tile.select(s == HIDDEN, 0.0, ds)
+        for ref in dab:
+            ref[queries, keys] = tile.transposed(_scaled(call, ds)).astype(ref.dtype)
+        dv_acc[keys, :] += matmul(p.astype(do.dtype), do, (1, 0))
+        ds = ds.astype(q.dtype)
+        dk_acc[keys, :] += matmul(ds, q, (1, 0))
+        dq_acc[i, :, queries] += tile.over_all_keys(refs, refs.k[keys, :], ds)
 
-    if call.causal:
-        first = tile.first_query_block(key_index, block_q_major, block_k_major)
-        pl.when(query_index >= first)(visit_queries)
+    def step():
+        pl.when(j == 0)(start_queries)
+        if call.causal:
+            for ref in dab:
+                # Where nobody sees a key no part writes.
+                ref[...] = jnp.zeros(ref.shape, ref.dtype)
+        grid.visit(query_block, j, lambda parts: pipelined(parts, start, finish, _AHEAD))
+
+        @pl.when(j == grid.key_blocks - 1)
+        def finish_queries():
+            dq_ref[...] = _scaled(call, tile.transposed(dq_acc[i])).astype(dq_ref.dtype)
+
+    pl.when(i == 0)(start_keys)
+    if grid.query_blocks % per_chunk:
+        pl.when(query_block < grid.query_blocks)(step)
     else:
-        visit_queries()
+        step()
 
-    @pl.when(query_index == pl.num_programs(3) - 1)
+    @pl.when(i == per_chunk - 1)
     def finish_keys():
-        dk_ref[...] = dk_acc[...].astype(dk_ref.dtype)
+        dk_ref[...] = _scaled(call, dk_acc[...]).astype(dk_ref.dtype)
         dv_ref[...] = dv_acc[...].astype(dv_ref.dtype)
 
 
-def backward_dq(call: Call, inputs: Inputs, saved: Saved) -> tuple[jax.Array, jax.Array | None]:
-    """Gradients of q and, where there is a bias, of the bias. Blocks as for `backward_dkv`.
-
-    Returns:
-      (dq, dab), like q and ab; dab is None without a bias.
-    """
-    batch, heads, q_len, head_dim = inputs.q.shape
-    blocks, ab = call.blocks, inputs.ab
-    block_q, block_k = blocks.block_q_dq, blocks.block_k_major_dq
-
-    def key_block(query_index, key_index):
-        if call.causal:
-            return lax.min(key_index, tile.last_key_block(query_index, block_q, block_k))
-        return key_index
-
-    query_spec = pl.BlockSpec((None, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, ZERO))
-    column_spec = pl.BlockSpec((None, None, block_q, 1), lambda b, h, i, j: (b, h, i, ZERO))
-    key_spec = pl.BlockSpec(
-        (None, None, block_k, head_dim), lambda b, h, i, j: (b, h, key_block(i, j), ZERO)
-    )
-    specs = Inputs(
-        q=query_spec,
-        k=key_spec,
-        v=key_spec,
-        ab=pl.BlockSpec(
-            (None, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))
-        ),
-        q_ids=pl.BlockSpec((None, block_q, 1), lambda b, h, i, j: (b, i, ZERO)),
-        kv_ids=pl.BlockSpec((None, 1, block_k), lambda b, h, i, j: (b, ZERO, key_block(i, j))),
-    )
-    # The bias gradient has a tile for every step, those without work too: they write zeros.
-    dab_spec = pl.BlockSpec((None, None, block_q, block_k), lambda b, h, i, j: (b, h, i, j))
-
-    return pl.pallas_call(
-        functools.partial(_dq_kernel, call),
-        grid=(batch, heads, pl.cdiv(q_len, block_q), call.padded_kv_len // block_k),
-        in_specs=[
-            inputs.only_present(specs),
-            Saved(column_spec, column_spec, query_spec, column_spec),
-        ],
-        out_specs=(query_spec, None if ab is None else dab_spec),
-        out_shape=(
-            tile.result(inputs, inputs.q.shape, inputs.q.dtype),
-            None if ab is None else tile.result(inputs, ab.shape, ab.dtype),
-        ),
-        scratch_shapes=[pltpu.VMEM((block_q, head_dim), jnp.float32)],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=_SEMANTICS),
-        name=(
-            f"flash_attention_dq_block_q_{block_q}"
-            f"_block_k_major_{block_k}_block_k_{blocks.block_k_dq}"
-        ),
-        debug=call.debug,
-    )(inputs, saved)
-
-
-def _dq_kernel(call, refs, saved, dq_ref, dab_ref, dq_acc):
-    query_index, key_index = pl.program_id(2), pl.program_id(3)
-    block_q, block_k_major = refs.q.shape[0], refs.k.shape[0]
-    block_k = call.blocks.block_k_dq
-
-    @pl.when(key_index == 0)
-    def start_queries():
-        dq_acc[...] = jnp.zeros(dq_acc.shape, jnp.float32)
-
-    def visit_keys():
-        for key_start in range(0, block_k_major, block_k):
-            keys = pl.ds(key_start, block_k)
-            first_query, first_key = query_index * block_q, key_index * block_k_major + key_start
-            s = tile.logits(call, refs, ALL, keys, first_query=first_query, first_key=first_key)
-            _, ds = _weights_and_gradient(call, s, saved, ALL, saved.do[...], refs.v[keys, :])
-            if dab_ref is not None:
-                dab_ref[:, keys] = ds.astype(dab_ref.dtype)
-            dq_acc[...] += matmul(ds.astype(refs.k.dtype), refs.k[keys, :], (1, 0))
-
-    if call.causal:
-        last = tile.last_key_block(query_index, block_q, block_k_major)
-        pl.when(key_index <= last)(visit_keys)
-        if dab_ref is not None:
-
-            @pl.when(key_index > last)
-            def hidden_block():
-                dab_ref[...] = jnp.zeros(dab_ref.shape, dab_ref.dtype)
-    else:
-        visit_keys()
-
-    @pl.when(key_index == pl.num_programs(3) - 1)
-    def finish_queries():
-        dq_ref[...] = dq_acc[...].astype(dq_ref.dtype)
-
-
-def _weights_and_gradient(call, s, saved, queries, do, v):
-    """(p, ds) of a tile from its logits, both exactly 0 where a key is hidden.
-
-    Both are selected: the sum l of a row that sees nothing is 0, and 0 times an overflowed dp is
-    NaN.
-    """
-    visible = s != HIDDEN
-    p = tile.select(visible, lax.exp(s - saved.m[queries, :]) / saved.l[queries, :], 0.0)
-    dp = matmul(do, v, (1, 1))
-    ds = (dp - saved.di[queries, :]) * p
-    if call.sm_scale != 1.0:
-        ds *= np.float32(call.sm_scale)
-    return p, tile.select(visible, ds, 0.0)
+def _scaled(call, x):
+    return x if call.sm_scale == 1.0 else x * np.float32(call.sm_scale)

@@ -28,14 +28,10 @@ _BACKWARD = (
     "block_k_dq",
     "block_q_dq",
 )
-# Blocks of queries lie along sublanes, blocks of keys along lanes.
+# In arrays [.., length, head_dim] blocks lie along sublanes; of a bias, keys lie along lanes.
 _QUERY_BLOCKS = ("block_q", "block_q_major_dkv", "block_q_dq")
 _KEY_BLOCKS = ("block_k", "block_k_dkv", "block_k_dq")
 _MAJOR_KEY_BLOCKS = ("block_k_major", "block_k_major_dkv", "block_k_major_dq")
-
-# What the default blocks may take of on-chip memory. Every generation grants a kernel at least
-# 16 MiB; the rest is for what the compiler keeps there beside the blocks.
-_DEFAULT_BYTES = 9 * 2**20
 
 
 def round_up(length: int, multiple: int) -> int:
@@ -45,20 +41,24 @@ def round_up(length: int, multiple: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class BlockSizes:
-    """Tile sizes of the kernels: forward, dk and dv (`_dkv`), dq and the bias gradient (`_dq`).
+    """Tile sizes of the kernels: forward, and backward (`_dkv`).
+
+    The backward kernel makes dq together with dk and dv, from the same tiles. Blocks of a kernel
+    for dq (`_dq`) are checked like the others and not used: they are there for existing callers.
 
     They do not change what is computed, only its rounding and its speed. Which sizes a shape allows
     is checked when the kernel is called; what can be said without a shape is checked here.
 
     Attributes:
-      block_q: queries of a forward tile. A multiple of 8, or q_len; it need not divide q_len.
+      block_q: queries copied in at a forward grid step. A multiple of 8, or q_len; it need not
+        divide q_len.
       block_k_major: keys copied in at a forward grid step. Divides kv_len.
       block_k: keys of a forward tile. A multiple of 128, or kv_len; divides block_k_major.
       block_b: batch rows of a forward grid step. At most batch; it need not divide it.
-      block_q_major_dkv, block_q_dkv: queries copied in, and of a tile, for dk and dv.
-      block_k_major_dkv, block_k_dkv: keys copied in, and of a tile, for dk and dv.
-      block_q_dq: queries of a tile for dq and dab.
-      block_k_major_dq, block_k_dq: keys copied in, and of a tile, for dq and dab.
+      block_q_major_dkv, block_q_dkv: queries copied in, and of a backward tile; all that are copied
+        in are one tile where block_q_dkv is no multiple of 128.
+      block_k_major_dkv, block_k_dkv: keys copied in, and of a backward tile.
+      block_q_dq, block_k_major_dq, block_k_dq: not used.
 
     The backward fields are given all or none; without them a call cannot be differentiated.
 
@@ -117,6 +117,12 @@ class BlockSizes:
         """Whether a call with these blocks can be differentiated."""
         return not self.missing_backward_blocks
 
+    @property
+    def query_tile_dkv(self) -> int | None:
+        """Queries of a backward tile: all of the major block unless it is cut in whole lanes."""
+        ragged = self.block_q_dkv is not None and self.block_q_dkv % LANES
+        return self.block_q_major_dkv if ragged else self.block_q_dkv
+
     @classmethod
     def get_default(cls, batch_size, num_heads, q_seq_len, kv_len, d_model) -> BlockSizes:
         """Blocks that are legal for a shape, forward and backward, for float32 and bfloat16.
@@ -125,12 +131,24 @@ class BlockSizes:
         freer: it pads such a length inside the kernel.
         """
         del batch_size, num_heads
-        block_q, block_k = _square_blocks(q_seq_len, kv_len, d_model, 4)
-        if kv_len % LANES:
-            block_k = kv_len
-        while kv_len % block_k:
-            block_k -= LANES
-        return _uniform(block_q, block_k)
+        block_q, block_k = min(q_seq_len, 256), kv_len
+        if kv_len % LANES == 0:
+            block_k = next(b for b in (512, 384, 256, LANES) if kv_len % b == 0)
+        if d_model > 256:
+            block_q, block_k = min(block_q, LANES), block_k if kv_len % LANES else LANES
+        return cls(
+            block_q=block_q,
+            block_k_major=block_k,
+            block_k=block_k,
+            block_b=1,
+            block_q_major_dkv=block_q,
+            block_k_major_dkv=block_k,
+            block_k_dkv=block_k,
+            block_q_dkv=block_q,
+            block_k_major_dq=block_k,
+            block_k_dq=block_k,
+            block_q_dq=block_q,
+        )
 
     def check_shape(self, batch: int, q_len: int, kv_len: int) -> None:
         """Raises ValueError where a block does not fit a call's shape."""
@@ -184,56 +202,6 @@ class BlockSizes:
         return dataclasses.replace(
             self, **{name: round_up(b, LANES) for name, b in sizes.items() if b is not None}
         )
-
-
-def choose_blocks(q_len: int, kv_len: int, head_dim: int, itemsize: int) -> BlockSizes:
-    """The blocks of a call with `block_sizes=None`, in whole lanes; they need not divide kv_len.
-
-    Args:
-      q_len, kv_len, head_dim: of the call.
-      itemsize: bytes of an element of q, k and v.
-    """
-    return _uniform(*_square_blocks(q_len, kv_len, head_dim, itemsize))
-
-
-def _uniform(block_q: int, block_k: int) -> BlockSizes:
-    return BlockSizes(
-        block_q=block_q,
-        block_k_major=block_k,
-        block_k=block_k,
-        block_b=1,
-        block_q_major_dkv=block_q,
-        block_k_major_dkv=block_k,
-        block_k_dkv=block_k,
-        block_q_dkv=block_q,
-        block_k_major_dq=block_k,
-        block_k_dq=block_k,
-        block_q_dq=block_q,
-    )
-
-
-def _square_blocks(q_len: int, kv_len: int, head_dim: int, itemsize: int) -> tuple[int, int]:
-    """The largest square tile whose working set is sure to fit, cut to the lengths."""
-    for block in (512, 256, LANES):
-        block_q = q_len if q_len <= block else block
-        block_k = min(block, round_up(kv_len, LANES))
-        if _dkv_bytes(block_q, block_k, head_dim, itemsize) <= _DEFAULT_BYTES:
-            break
-    return block_q, block_k
-
-
-def _dkv_bytes(block_q: int, block_k: int, head_dim: int, itemsize: int) -> int:
-    """On-chip bytes of the dk and dv kernel, the hungriest of the three, with bias and segments.
-
-    Blocks of inputs and outputs are held twice, so that one is copied while the other is used. A
-    column of one number a query takes a whole lane row.
-    """
-    row = round_up(head_dim, LANES)
-    queries = 2 * (2 * row * itemsize + 4 * LANES * 4) * round_up(block_q, SUBLANES)
-    keys = (2 * 4 * row * itemsize + 2 * row * 4) * block_k
-    bias = 2 * block_q * block_k * 4
-    logits = 4 * block_q * block_k * 4  # logits, weights, and the gradients of both
-    return queries + keys + bias + logits
 
 
 def _positive_integer(name: str, value) -> int:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
-from kernel.backward import Saved, backward_dkv, backward_dq
+from kernel.backward import Saved, backward
 from kernel.forward import forward
 from kernel.tile import Call, Inputs
 
@@ -32,8 +32,8 @@ def attend(call: Call, inputs: Inputs) -> jax.Array:
     return o
 
 
-def attend_with_residuals(call: Call, inputs: Inputs) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(o, l, m) as `forward.forward` returns them. Not differentiable."""
+def attend_with_residuals(call: Call, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+    """(o, statistics) as `forward.forward` returns them. Not differentiable."""
     return _run("forward_with_residuals", call, inputs)
 
 
@@ -44,17 +44,13 @@ def _attend_forward(call, inputs):
             f"block_sizes lacks {', '.join(missing)}, and the call is differentiated; "
             "add them, or pass block_sizes=None"
         )
-    o, l, m = attend_with_residuals(call, inputs)
-    return o, (inputs, o, l, m)
+    o, statistics = attend_with_residuals(call, inputs)
+    return o, (inputs, o, statistics)
 
 
 def _attend_backward(call, residuals, do):
-    inputs, o, l, m = residuals
-    di = jnp.sum(o.astype(jnp.float32) * do.astype(jnp.float32), axis=-1, keepdims=True)
-    saved = Saved(l, m, do, di)
-    dk, dv = _run("dkv", call, inputs, saved)
-    dq, dab = _run("dq", call, inputs, saved)
-    return (Inputs(dq, dk, dv, dab, None, None),)
+    inputs, o, statistics = residuals
+    return (_run("backward", call, inputs, Saved(statistics, o, do)),)
 
 
 attend.defvjp(_attend_forward, _attend_backward)
@@ -62,8 +58,7 @@ attend.defvjp(_attend_forward, _attend_backward)
 _KERNELS: dict[str, Callable] = {
     "forward": functools.partial(forward, save_residuals=False),
     "forward_with_residuals": functools.partial(forward, save_residuals=True),
-    "dkv": backward_dkv,
-    "dq": backward_dq,
+    "backward": backward,
 }
 
 

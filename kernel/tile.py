@@ -1,13 +1,20 @@
 """A tile of the logits, and which of its queries see which of its keys.
 
-The forward kernel and both backward kernels compute their logits here, so that they cannot disagree
+The forward kernel and the backward one compute their logits here, so that they cannot disagree
 about a mask. Masks select: a hidden position gets the logit -inf whatever stands there, and every
 later step tells a hidden position by that.
+
+**Tiles are transposed**: keys lie along the first axis (sublanes), queries along the second
+(lanes). What is known of each query, its maximum, its sum, is then one row of numbers: a register
+holds it for 1024 queries, where a column would fill one for 8, and a maximum over keys runs over
+registers and not across lanes. And the products that follow, vᵀ p and kᵀ ds, have as many columns
+as the tile has queries, not head_dim: a 256 wide matrix unit is full.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,9 +23,9 @@ import numpy as np
 from jax import lax
 
 from kernel.blocks import BlockSizes
+from kernel.steps import Grid, Part
 
 HIDDEN = -np.inf
-ALL = slice(None)
 # For index maps: under jax_enable_x64 a Python 0 is a 64-bit integer, and a TPU has none.
 ZERO = np.int32(0)
 _CONFIG: Any = jax.config  # its options are not in its type
@@ -34,7 +41,9 @@ class Call:
       padded_kv_len: how many keys the kernels are given, whole blocks of them.
       causal: a query sees no key that stands after it, both counted from their first.
       sm_scale: what the logits are multiplied by, the bias included.
-      blocks: of all three kernels, key blocks in whole lanes.
+      blocks: of both kernels, key blocks in whole lanes.
+      query_tiles: queries of a forward and of a backward tile; the last of a block may have less.
+      vmem_bytes: what a kernel may take of on-chip memory; None for what the compiler grants.
       debug: have the compiler print what it makes of the kernels.
     """
 
@@ -44,7 +53,24 @@ class Call:
     causal: bool
     sm_scale: float
     blocks: BlockSizes
+    query_tiles: tuple[int, int]
+    vmem_bytes: int | None
     debug: bool
+
+    @property
+    def scales_exponent(self) -> bool:
+        """Whether sm_scale waits for the exponent, where it costs nothing, or logits are scaled.
+
+        The exponent is (s - m) · sm_scale · log2(e), and the last two are one constant. That needs
+        a scale above 0, for the order of the logits to be theirs; and not above 1, because a bias
+        so low that scaling takes it to -inf hides its key.
+        """
+        return 0.0 < self.sm_scale <= 1.0
+
+    @property
+    def base_2_rate(self) -> np.float32:
+        """What turns a difference of logits into an exponent of 2."""
+        return np.float32(math.log2(math.e) * (self.sm_scale if self.scales_exponent else 1.0))
 
 
 class Inputs(NamedTuple):
@@ -54,8 +80,8 @@ class Inputs(NamedTuple):
       q: [batch, heads, q_len, head_dim].
       k, v: [batch, heads, padded_kv_len, head_dim], finite in the padding.
       ab: [batch, heads, q_len, padded_kv_len], or None.
-      q_ids: [batch, q_len, 1] int32, or None.
-      kv_ids: [batch, 1, padded_kv_len] int32, or None.
+      q_ids: [batch, 1, q_len] int32, or None; a kernel takes them in blocks, as `rows.py` says.
+      kv_ids: [batch, padded_kv_len, 1] int32, or None.
     """
 
     q: Any
@@ -86,6 +112,9 @@ def matmul(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     precision = None
     if a.dtype == jnp.bfloat16:
         precision = lax.Precision.DEFAULT
+        if b.shape[1 - contract[1]] == 1:
+            # The compiler makes multiplications of a product with a vector, and bfloat16 has none.
+            a, b = a.astype(jnp.float32), b.astype(jnp.float32)
     elif _CONFIG.jax_default_matmul_precision in ("high", "tensorfloat32"):
         precision = lax.Precision.HIGHEST
     return lax.dot_general(
@@ -97,40 +126,67 @@ def matmul(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     )
 
 
-def logits(call: Call, refs: Inputs, queries, keys, *, first_query, first_key) -> jax.Array:
-    """(q kᵀ + ab) · sm_scale where a query sees a key, -inf where it does not.
+def over_all_keys(refs: Inputs, x: jax.Array, y: jax.Array) -> jax.Array:
+    """xᵀ y, for the keys or values x of a tile and a tile y."""
+    if refs.ab is not None and x.dtype == jnp.bfloat16:
+        # The compiler for v5e gives up where it transposes bfloat16 beside the float32 of the bias
+        # ("Found no uses of XposeSequence", libtpu 0.0.42 to 0.0.52).
+        return matmul(transposed(x.astype(jnp.float32)).astype(x.dtype), y, (1, 0))
+    return matmul(x, y, (0, 0))
+
+
+def logits(call: Call, grid: Grid, refs: Inputs, q: jax.Array, part: Part, key_block) -> jax.Array:
+    """(k qᵀ + abᵀ) · sm_scale where a query sees a key, -inf where it does not.
+
+    Not scaled where `call.scales_exponent`.
 
     Args:
-      call: the call that the tile is a part of.
+      call, grid: the call that the tile is a part of, and how it is cut.
       refs: blocks of one head of one batch row.
-      queries, keys: slices of the blocks, which make the tile.
-      first_query, first_key: where in the sequences the tile begins.
+      q: the queries of the tile.
+      part: which part of the blocks the tile is.
+      key_block: which block of keys it is in.
 
     Returns:
-      [queries, keys] float32.
+      [keys, queries] float32.
     """
-    s = matmul(refs.q[queries, :], refs.k[keys, :], (1, 1))
+    queries, keys = part.queries, part.keys
+    s = matmul(refs.k[keys, :], q, (1, 1))
     visible = []
     if refs.ab is not None:
-        ab = refs.ab[queries, keys].astype(jnp.float32)
+        ab = lax.transpose(refs.ab[queries, keys].astype(jnp.float32), (1, 0))
         s += ab
         # Before the scale: a scale of 0 or below would turn -inf into something else.
         visible.append(ab != HIDDEN)
-    if call.sm_scale != 1.0:
+    if not call.scales_exponent:
         s *= np.float32(call.sm_scale)
     if refs.q_ids is not None:
-        visible.append(refs.q_ids[queries, :] == refs.kv_ids[:, keys])
-    if call.causal:
-        visible.append(positions(s.shape, 1, first_key) <= positions(s.shape, 0, first_query))
-    if call.padded_kv_len != call.kv_len:
-        visible.append(positions(s.shape, 1, first_key) < call.kv_len)
+        visible.append(refs.kv_ids[keys, :] == refs.q_ids[:, queries])
+    if part.diagonal is not None:
+        visible.append(_count(s, 0) <= _count(s, 1) + part.diagonal)
+    if lacks_keys(call, grid, part):
+        visible.append(_count(s, 0) < call.kv_len - keys.start - key_block * grid.block_k)
     for mask in visible:
         s = select(mask, s, HIDDEN)
     return s
 
 
+def lacks_keys(call: Call, grid: Grid, part: Part) -> bool:
+    """Whether a part of some block has keys that are not there and that causal order leaves in."""
+    if call.causal and call.q_len <= call.kv_len:
+        return False
+    return (grid.key_blocks - 1) * grid.block_k + part.keys.stop > call.kv_len
+
+
+def is_masked(call: Call, grid: Grid, refs: Inputs, part: Part) -> bool:
+    """Whether some position of a part may be hidden."""
+    if refs.ab is not None or refs.q_ids is not None or part.diagonal is not None:
+        return True
+    return lacks_keys(call, grid, part)
+
+
 def select(mask: jax.Array, x, otherwise) -> jax.Array:
-    """`x` where `mask` holds, else `otherwise`; a column or a number stands for a whole tile.
+    """`x` where `mask` holds, else `otherwise`; a row or a number stands for a whole tile.
 
     As jnp.where, which takes several times as long to trace, and kernels are full of it.
     """
@@ -145,26 +201,15 @@ def select(mask: jax.Array, x, otherwise) -> jax.Array:
     return lax.select_n(whole(mask, bool), whole(otherwise, dtype), whole(x, dtype))
 
 
-def row_max(s: jax.Array) -> jax.Array:
-    """The largest number of each row, as a column."""
-    return lax.expand_dims(lax.reduce_max(s, (1,)), (1,))
+def over_keys(reduce, s: jax.Array) -> jax.Array:
+    """The maximum or sum over the keys of a tile, as a row."""
+    return lax.expand_dims(reduce(s, (0,)), (0,))
 
 
-def row_sum(p: jax.Array) -> jax.Array:
-    """The sum of each row, as a column."""
-    return lax.expand_dims(lax.reduce_sum(p, (1,)), (1,))
+def transposed(x: jax.Array) -> jax.Array:
+    """A matrix on its side."""
+    return lax.transpose(x, (1, 0))
 
 
-def positions(shape: tuple[int, ...], axis: int, first) -> jax.Array:
-    """Where in its sequence each element of a tile stands along one axis. int32."""
-    return first + lax.broadcasted_iota(jnp.int32, shape, axis)
-
-
-def last_key_block(query_block, block_q: int, block_k: int):
-    """Under causal order, the last block of keys that a block of queries sees any of."""
-    return lax.div((query_block + 1) * block_q - 1, np.int32(block_k))
-
-
-def first_query_block(key_block, block_q: int, block_k: int):
-    """Under causal order, the first block of queries that sees any of a block of keys."""
-    return lax.div(key_block * block_k, np.int32(block_q))
+def _count(s: jax.Array, axis: int) -> jax.Array:
+    return lax.broadcasted_iota(jnp.int32, s.shape, axis)

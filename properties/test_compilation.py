@@ -116,9 +116,8 @@ def _too_large(q_len: int, head_dim: int, *fields: str) -> Case:
 
 
 _TOO_LARGE = {
-    "dq": _too_large(8192, 128, "block_q_dq"),
-    "dkv": _too_large(12288, 256, "block_q_major_dkv", "block_q_dkv"),
     "forward": _too_large(8192, 256, "block_q"),
+    "backward": _too_large(12288, 256, "block_q_major_dkv", "block_q_dkv"),
 }
 
 

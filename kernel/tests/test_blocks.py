@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kernel import BlockSizes
-from kernel.blocks import choose_blocks
+from kernel.defaults import choose_blocks
 
 LENGTHS = (1, 7, 100, 127, 128, 129, 384, 640, 1024, 8192, 8193)
 
