@@ -302,8 +302,8 @@ def bias_lowest(source: Source, dtype: str) -> np.ndarray:
 
     Never on the diagonal (continued down the last column): every row keeps an ordinary key, also
     under a causal mask, since a row of such numbers alone is too ill-conditioned to be judged.
-    Only meant for 0 <= sm_scale <= 1: beyond 1 the product overflows, and a negative scale turns
-    these positions into the largest logits.
+    A scale above 1 takes these positions to -inf, which hides them; only one below 0 is not meant,
+    which makes them the largest logits.
     """
     chosen = source.integers("ab_choice", 4, source.bias_shape) == 0
     rows = np.arange(source.q_len)

@@ -168,8 +168,8 @@ def scales(head_dim: int) -> list[float]:
 
 
 def bias_families(sm_scale: float) -> list[str]:
-    """Every family but `lowest` where the scale would turn its numbers into infinities."""
-    lowest_may = 0.0 <= sm_scale <= 1.0
+    """Every family but `lowest` where the scale would make its numbers the largest logits."""
+    lowest_may = sm_scale >= 0.0
     return [name for name in values.BIAS_FAMILIES if name != "lowest" or lowest_may]
 
 
