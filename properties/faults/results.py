@@ -2,9 +2,10 @@
 
 from properties.faults.fault import Fault, fault
 
-_SAVED = "        l_ref[b] = l\n        m_ref[b] = m"
+_SAVED_M = "ref[b, 0:1, queries] = m"
+_SAVED_L = "ref[b, 1:2, queries] = l"
 _NARROW = ".astype(jnp.bfloat16).astype(jnp.float32)"
-_ROW = "return Inputs(*(None if ref is None else ref.at[b] for ref in refs))"
+_ROW = "row = Inputs(*(None if ref is None else ref.at[b] for ref in refs))"
 
 FAULTS: dict[str, Fault] = {
     "output_in_float32": fault(
@@ -13,40 +14,39 @@ FAULTS: dict[str, Fault] = {
         "(tile.result(inputs, inputs.q.shape, jnp.float32),)",
     ),
     "dv_in_float32": fault(
-        "dv is float32 whatever the dtype of v",
-        *("backward", "tile.result(inputs, inputs.v.shape, inputs.v.dtype)"),
-        "tile.result(inputs, inputs.v.shape, jnp.float32)",
+        "dk and dv are float32 whatever the dtype of k and v",
+        *("backward", "dtype = inputs.k.dtype if chunks == 1 else jnp.float32"),
+        "dtype = jnp.float32",
         source="jax-ml/jax commit 4806083d05",
     ),
     "dab_in_the_dtype_of_queries": fault(
         "dab has the dtype of q and not of ab",
-        *("backward", "tile.result(inputs, ab.shape, ab.dtype)"),
-        "tile.result(inputs, ab.shape, inputs.q.dtype)",
+        *("backward", "tile.result(inputs, inputs.ab.shape, inputs.ab.dtype)"),
+        "tile.result(inputs, inputs.ab.shape, inputs.q.dtype)",
     ),
     "saved_sum_in_bfloat16": fault(
         "the sum that the backward starts from is rounded to bfloat16",
-        *("forward", _SAVED, _SAVED.replace("= l\n", f"= l{_NARROW}\n")),
+        *("forward", _SAVED_L, f"{_SAVED_L}{_NARROW}"),
     ),
     "saved_maximum_in_bfloat16": fault(
         "the maximum that the backward starts from is rounded to bfloat16",
-        *("forward", _SAVED, f"{_SAVED}{_NARROW}"),
+        *("forward", _SAVED_M, f"{_SAVED_M}{_NARROW}"),
     ),
     "saved_for_one_batch_row_of_a_block": fault(
         "of a block of batch rows the statistics of one are saved, the others' are never written",
-        *("forward", _SAVED, _SAVED.replace("[b]", "[0]")),
+        *("forward", _SAVED_L, _SAVED_L.replace("[b,", "[0,")),
     ),
     "segments_of_the_first_batch_row_of_a_block": fault(
         "every batch row of a block has the segments of the first",
         *("forward", _ROW),
-        "row = [None if ref is None else ref.at[b] for ref in refs]\n"
-        "    if refs.q_ids is not None:\n"
-        "        row[4:] = refs.q_ids.at[0], refs.kv_ids.at[0]\n"
-        "    return Inputs(*row)",
+        f"{_ROW}\n"
+        "            if refs.q_ids is not None:\n"
+        "                row = row._replace(q_ids=refs.q_ids.at[0], kv_ids=refs.kv_ids.at[0])",
     ),
     "keys_have_the_segments_of_queries": fault(
         "the query half of the segment ids is used for the keys too",
-        *("attention", "_as_int32(segment_ids.kv)[:, None, :]"),
-        "_as_int32(segment_ids.q)[:, None, :]",
+        *("attention", "_as_int32(segment_ids.kv)[:, :, None]"),
+        "_as_int32(segment_ids.q)[:, :, None]",
         source="vllm-project/vllm-omni#5865",
     ),
     "keys_not_padded": fault(
@@ -56,9 +56,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "scale_not_in_the_cache_key": fault(
         "a kernel traced for one scale is used again for another",
-        *("tile", "    sm_scale: float\n    blocks: BlockSizes\n    debug: bool"),
-        "    sm_scale: float = dataclasses.field(compare=False)\n"
-        "    blocks: BlockSizes\n    debug: bool",
+        *("tile", "    sm_scale: float\n    blocks"),
+        "    sm_scale: float = dataclasses.field(compare=False)\n    blocks",
     ),
     "mapped_axis_in_another_order": fault(
         "under vmap results are unfolded in another order than arguments were folded",
