@@ -2,20 +2,18 @@
 
 from properties.faults.fault import Fault, fault
 
-_FIRST_STEP = "@pl.when(key_index == 0)\n    def start_rows"
+_FIRST_STEP = "@pl.when(j == 0)\n        def start_rows"
+_LAST_STEP = "@pl.when(j == grid.key_blocks - 1)\n        def finish_"
+_FIRST_OF_THEM = "0 : s.shape[0]"
 
 FAULTS: dict[str, Fault] = {
     "tail_queries_left_out": fault(
         "the forward has no step for queries that do not fill a block",
         *("forward", "pl.cdiv(q_len, block_q),", "q_len // block_q,"),
     ),
-    "tail_queries_left_out_of_dkv": fault(
-        "dk and dv have no step for queries that do not fill a block",
-        *("backward", "query_blocks = pl.cdiv(q_len, block_q)", "query_blocks = q_len // block_q"),
-    ),
-    "tail_queries_left_out_of_dq": fault(
-        "dq has no step for queries that do not fill a block",
-        *("backward", "pl.cdiv(q_len, block_q), call.padded", "q_len // block_q, call.padded"),
+    "tail_queries_left_out_of_the_backward": fault(
+        "gradients have no step for queries that do not fill a block",
+        *("backward", "query_blocks=pl.cdiv(q_len, block_q),", "query_blocks=q_len // block_q,"),
     ),
     "tail_batch_left_out": fault(
         "batch rows that do not fill a block of them are not computed",
@@ -27,28 +25,51 @@ FAULTS: dict[str, Fault] = {
         source="jax-ml/jax#27224",
     ),
     "inner_keys_at_the_first_offset": fault(
-        "inner blocks of keys are masked as the first of their major block",
-        *("forward", "first_key=first_key + start)", "first_key=first_key)"),
+        "the diagonal crosses every tile of keys where it crosses the first of their block",
+        *("steps", "else diagonal + query - key", "else diagonal + query"),
+    ),
+    "inner_queries_at_the_first_offset": fault(
+        "the diagonal crosses every tile of queries where it crosses the first of their block",
+        *("steps", "else diagonal + query - key", "else diagonal - key"),
     ),
     "inner_keys_once": fault(
-        "only the first inner block of a major block is visited",
-        *("forward", "for start in range(0, block_k_major, block_k):", "for start in (0,):"),
+        "only the first tile of keys of a major block is computed",
+        *("steps", "for key in range(0, self.block_k, self.tile_k):", "for key in (0,):"),
     ),
     "inner_values_of_the_first_block": fault(
         "weights of every inner block meet the values of the first",
-        *("forward", "row.v[keys, :], (1, 0))", "row.v[pl.ds(0, block_k), :], (1, 0))"),
+        *("forward", "s, row.v[part.keys, :])", f"s, row.v[{_FIRST_OF_THEM}, :])"),
+    ),
+    "earlier_tiles_of_a_step_forgotten": fault(
+        "every tile of a step goes on from what earlier steps left, not from the tile before",
+        *("forward", "if queries.start in known:", "if queries.start in known and kept is None:"),
     ),
     "single_step_at_the_first_query": fault(
-        "with all keys in one tile, every block of queries is masked as the first",
-        *("forward", "ALL, ALL, first_query=first_query,", "ALL, ALL, first_query=0,"),
+        "with all keys in one block, every block of queries is masked as the first",
+        *("steps", "if self.query_blocks == self.key_blocks == 1:", "if self.key_blocks == 1:"),
     ),
     "first_batch_row_of_a_block": fault(
         "every batch row of a block is computed from the first",
-        *("forward", "row, keys = _batch_row(refs, b)", "row, keys = _batch_row(refs, 0)"),
+        *("forward", "else ref.at[b] for ref in refs", "else ref.at[0] for ref in refs"),
     ),
-    "first_batch_row_of_a_single_step": fault(
-        "with all keys in one tile, every batch row of a block is computed from the first",
-        *("forward", "        row = _batch_row(refs, b)", "        row = _batch_row(refs, 0)"),
+    "scratch_of_the_first_batch_row": fault(
+        "every batch row of a block goes on from the statistics of the first",
+        *("forward", "Running(*(ref.at[b] for ref in scratch))"),
+        "Running(*(ref.at[0] for ref in scratch))",
+    ),
+    "single_step_stores_the_first_batch_row": fault(
+        "with all keys in one block, every batch row of a block is stored as the first",
+        *(
+            "forward",
+            "_store(b, queries, outs, residuals, running)\n",
+            "_store(0, queries, outs, residuals, running)\n",
+        ),
+    ),
+    "rows_finished_at_the_last_seen_keys": fault(
+        "under causal order rows end at the last block of keys that they see, which may not exist",
+        *("forward", f"{_LAST_STEP}rows"),
+        "@pl.when(j == (grid.last_key_block(i) if call.causal else grid.key_blocks - 1))\n"
+        "        def finish_rows",
     ),
     "bias_of_the_first_head": fault(
         "every head gets the bias of the first",
@@ -66,118 +87,152 @@ FAULTS: dict[str, Fault] = {
         *("forward", "lambda b, h, i, j: (b, h, i, key_block(i, j))"),
         "lambda b, h, i, j: (b, h, i, ZERO)",
     ),
-    "bias_of_the_first_head_in_dkv": fault(
-        "dk and dv of every head are taken with the bias of the first",
-        *("backward", "lambda b, h, j, i: (b, h, query_block(j, i), j)"),
-        "lambda b, h, j, i: (b, ZERO, query_block(j, i), j)",
+    "bias_of_the_first_head_in_the_backward": fault(
+        "gradients of every head are taken with the bias of the first",
+        *("backward", "lambda b, h, c, j, i: (b, h, query_block(c, j, i), j)"),
+        "lambda b, h, c, j, i: (b, ZERO, query_block(c, j, i), j)",
     ),
-    "bias_of_the_first_head_in_dq": fault(
-        "dq and dab of every head are taken with the bias of the first",
-        *(
-            "backward",
-            "(None, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))",
-        ),
-        "(None, None, block_q, block_k), lambda b, h, i, j: (b, ZERO, i, key_block(i, j))",
+    "bias_of_the_first_keys_in_the_backward": fault(
+        "gradients of every block of keys are taken with the bias of the first",
+        *("backward", "lambda b, h, c, j, i: (b, h, query_block(c, j, i), j)"),
+        "lambda b, h, c, j, i: (b, h, query_block(c, j, i), ZERO)",
     ),
     "segments_of_the_first_batch_row": fault(
         "every batch row has the query segments of the first",
-        *("forward", "lambda b, h, i, j: (b, i, ZERO))", "lambda b, h, i, j: (ZERO, i, ZERO))"),
+        *("forward", "lambda b, h, i, j: (b, i, ZERO, ZERO))"),
+        "lambda b, h, i, j: (ZERO, i, ZERO, ZERO))",
     ),
     "segments_of_the_first_keys": fault(
         "every block of keys has the segments of the first",
-        *("forward", "lambda b, h, i, j: (b, ZERO, key_block(i, j))"),
+        *("forward", "lambda b, h, i, j: (b, key_block(i, j), ZERO)"),
         "lambda b, h, i, j: (b, ZERO, ZERO)",
     ),
-    "segments_of_the_first_keys_in_dq": fault(
-        "for dq every block of keys has the segments of the first",
-        *("backward", "lambda b, h, i, j: (b, ZERO, key_block(i, j))"),
-        "lambda b, h, i, j: (b, ZERO, ZERO)",
+    "segments_of_the_first_keys_in_the_backward": fault(
+        "in the backward every block of keys has the segments of the first",
+        *("backward", "lambda b, h, c, j, i: (b, j, ZERO)"),
+        "lambda b, h, c, j, i: (b, ZERO, ZERO)",
     ),
-    "segments_of_the_first_queries_in_dkv": fault(
-        "for dk and dv every block of queries has the segments of the first",
-        *("backward", "lambda b, h, j, i: (b, query_block(j, i), ZERO))"),
-        "lambda b, h, j, i: (b, ZERO, ZERO))",
+    "segments_of_the_first_queries_in_the_backward": fault(
+        "in the backward every block of queries has the segments of the first",
+        *("backward", "lambda b, h, c, j, i: (b, query_block(c, j, i), ZERO, ZERO)"),
+        "lambda b, h, c, j, i: (b, ZERO, ZERO, ZERO)",
     ),
     "scratch_of_another_head": fault(
         "statistics are set back for the first head only",
         *("forward", _FIRST_STEP),
-        _FIRST_STEP.replace("key_index == 0", "(key_index == 0) & (pl.program_id(1) == 0)"),
+        _FIRST_STEP.replace("j == 0", "(j == 0) & (pl.program_id(1) == 0)"),
     ),
     "scratch_of_other_queries": fault(
         "statistics are set back for the first block of queries only",
         *("forward", _FIRST_STEP),
-        _FIRST_STEP.replace("key_index == 0", "(key_index == 0) & (query_index == 0)"),
+        _FIRST_STEP.replace("j == 0", "(j == 0) & (i == 0)"),
     ),
     "output_scratch_not_set_back": fault(
         "values are gathered on what the memory held before",
-        *("forward", "        acc_ref[...] = jnp.zeros(acc_ref.shape, jnp.float32)\n", ""),
+        *("forward", "zip(scratch, Running(_LOWEST, 0.0, 0.0), strict=True)"),
+        "zip(scratch[:2], (_LOWEST, 0.0), strict=True)",
         source="jax-ml/jax commit 4de346485d",
     ),
     "dq_scratch_not_set_back": fault(
-        "dq is gathered on what other blocks of queries left",
-        *("backward", "@pl.when(key_index == 0)\n    def start_queries"),
-        "@pl.when((key_index == 0) & (query_index == 0))\n    def start_queries",
+        "dq is set back, and di made, for the first head only",
+        *("backward", "pl.when(j == 0)(start_queries)"),
+        "pl.when((j == 0) & (pl.program_id(1) == 0))(start_queries)",
         source="jax-ml/jax PR#18574",
     ),
+    "dq_written_too_early": fault(
+        "dq is written after the first block of keys",
+        *("backward", f"{_LAST_STEP}queries", "@pl.when(j == 0)\n        def finish_queries"),
+    ),
+    "di_of_the_last_queries": fault(
+        "di of all but the first block of queries is made of the output of the last",
+        *("backward", "lax.select(j == 0, i, lax.full_like(i, per_chunk))"),
+        "lax.select(i == 0, i, lax.full_like(i, per_chunk))",
+    ),
+    "steps_without_work_ask_beyond_the_last": fault(
+        "steps without work ask for a block of queries beyond the last",
+        *("backward", "return lax.min(i, last_of_chunk(c))", "return i"),
+    ),
     "dk_scratch_not_set_back": fault(
-        "dk is gathered on what other blocks of keys left",
-        *("backward", "        dk_acc[...] = jnp.zeros(dk_acc.shape, jnp.float32)\n"),
-        "        zeros = jnp.zeros(dk_acc.shape, jnp.float32)\n"
-        "        pl.when(key_index == 0)(lambda: dk_acc.__setitem__(..., zeros))\n",
+        "dk and dv are gathered on what other blocks of keys left",
+        *("backward", "pl.when(i == 0)(start_keys)", "pl.when((i == 0) & (j == 0))(start_keys)"),
+    ),
+    "shares_of_the_first_chunk": fault(
+        "where queries are taken in several chunks, dk and dv are those of the first",
+        *("backward", "lax.reduce_sum(x, (0,))", "x[0]"),
+    ),
+    "chunks_at_the_first_query": fault(
+        "every chunk of queries is masked as the first",
+        *("backward", "query_block += lax.div(j, np.int32(grid.key_blocks)) * per_chunk", "pass"),
+    ),
+    "last_chunk_taken_for_full": fault(
+        "a last chunk with fewer blocks of queries takes its last one again",
+        *("backward", "if grid.query_blocks % per_chunk:", "if False:"),
+    ),
+    "chunks_left_out": fault(
+        "the blocks of queries that do not fill a chunk are left out",
+        *("backward", "per_chunk = pl.cdiv(grid.query_blocks, chunks)"),
+        "per_chunk = grid.query_blocks // chunks",
     ),
     "dab_of_hidden_blocks_not_written": fault(
         "dab holds what the memory held before where causal order hides a block",
-        *("backward", "dab_ref[...] = jnp.zeros(dab_ref.shape, dab_ref.dtype)", "pass"),
+        *("backward", "ref[...] = jnp.zeros(ref.shape, ref.dtype)", "pass"),
         source="jax-ml/jax#20227",
     ),
     "dab_of_the_first_inner_block": fault(
         "every inner block of dab is written to the place of the first",
-        *("backward", "dab_ref[:, keys] =", "dab_ref[:, pl.ds(0, block_k)] ="),
+        *("backward", "ref[queries, keys] =", f"ref[queries, {_FIRST_OF_THEM}] ="),
     ),
-    "dab_block_follows_the_keys": fault(
-        "dab is written where causal order last needed keys, not where it belongs",
-        *("backward", "lambda b, h, i, j: (b, h, i, j))\n\n    return"),
-        "lambda b, h, i, j: (b, h, i, key_block(i, j)))\n\n    return",
-    ),
-    "inner_queries_at_the_first_offset": fault(
-        "for dk and dv inner blocks of queries are masked as the first of their major block",
-        *("backward", "first_query = query_index * block_q_major + query_start"),
-        "first_query = query_index * block_q_major",
-    ),
-    "inner_keys_at_the_first_offset_in_dkv": fault(
-        "for dk and dv inner blocks of keys are masked as the first of their major block",
-        *("backward", "first_key = key_index * block_k_major + key_start\n        s"),
-        "first_key = key_index * block_k_major\n        s",
-    ),
-    "inner_keys_at_the_first_offset_in_dq": fault(
-        "for dq inner blocks of keys are masked as the first of their major block",
-        *("backward", "query_index * block_q, key_index * block_k_major + key_start"),
-        "query_index * block_q, key_index * block_k_major",
+    "dab_block_follows_the_queries": fault(
+        "dab of a step without work is written where the next step with work has its own",
+        *("backward", "(b, h, lax.min(c * per_chunk + i, last_of_chunk(c)), j)"),
+        "(b, h, query_block(c, j, i), j)",
     ),
     "inner_keys_of_the_first_block_in_dq": fault(
         "dq of every inner block is gathered from the keys of the first",
-        *("backward", "refs.k[keys, :], (1, 0))", "refs.k[pl.ds(0, block_k), :], (1, 0))"),
+        *("backward", "refs.k[keys, :], ds)", f"refs.k[{_FIRST_OF_THEM}, :], ds)"),
     ),
-    "inner_values_of_the_first_block_in_dq": fault(
-        "for dq the cotangent meets the values of the first inner block",
-        *(
-            "backward",
-            "saved.do[...], refs.v[keys, :])",
-            "saved.do[...], refs.v[pl.ds(0, block_k), :])",
-        ),
+    "inner_values_of_the_first_block_in_the_backward": fault(
+        "in the backward the cotangent meets the values of the first inner block",
+        *("backward", "refs.v[part.keys, :], do,", f"refs.v[{_FIRST_OF_THEM}, :], do,"),
     ),
     "statistics_of_the_first_inner_queries": fault(
-        "for dk and dv every inner block of queries takes the maxima of the first",
-        *("backward", "saved.m[queries, :]", "saved.m[pl.ds(0, s.shape[0]), :]"),
+        "in the backward every inner block of queries takes the maxima of the first",
+        *("backward", "saved.statistics[0:1, queries]", "saved.statistics[0:1, 0 : s.shape[1]]"),
+    ),
+    "rows_in_blocks_out_of_order": fault(
+        "maxima and sums are cut into blocks as if there were one of them for each query",
+        *("rows", ".reshape(*leading, count, blocks, block_q).swapaxes(-2, -3)"),
+        ".reshape(*leading, blocks, count, block_q)",
+    ),
+    "rows_out_of_blocks_out_of_order": fault(
+        "maxima and sums come out of several blocks as if there were one",
+        *("rows", "blocks.swapaxes(-2, -3).reshape(", "blocks.reshape("),
+    ),
+    "rows_padded_before_the_first": fault(
+        "maxima, sums and segments are padded before the first query, not after the last",
+        *("rows", "[(0, missing)]", "[(missing, 0)]"),
     ),
     "default_blocks_too_large": fault(
         "the blocks chosen for the caller do not fit on the chip",
-        *("blocks", "_DEFAULT_BYTES = 9 * 2**20", "_DEFAULT_BYTES = 900 * 2**20"),
+        *("defaults", "limit = vmem_bytes or LEAST_VMEM", "limit = 2**30"),
         source="sgl-project/sglang-jax PR#186",
+    ),
+    "default_blocks_of_half_tiles": fault(
+        "long blocks that are chosen for the caller are not cut into whole tiles",
+        *("defaults", "TILE if block > _WHOLE else LANES", "LANES"),
+    ),
+    "keys_padded_to_tiles": fault(
+        "keys are padded to whole tiles, not to whole blocks, and the last block is left out",
+        *(
+            "attention",
+            "round_up(kv_len, blocks.block_k_major)",
+            "round_up(kv_len, blocks.block_k)",
+        ),
     ),
     "default_blocks_need_not_divide": fault(
         "BlockSizes.get_default gives blocks of keys that do not divide their number",
-        *("blocks", "        while kv_len % block_k:\n            block_k -= LANES\n", ""),
+        *("blocks", "next(b for b in (512, 384, 256, LANES) if kv_len % b == 0)"),
+        "min(kv_len, 512)",
     ),
     "vmap_mixes_batch_rows": fault(
         "under vmap an array that is not mapped is repeated in another order than it is read",
