@@ -196,6 +196,11 @@ FAULTS: dict[str, Fault] = {
         *("backward", "ds = tile.select(s == HIDDEN, 0.0, ds)", "pass"),
         source="ROCm/aiter#3551",
     ),
+    "hidden_gradient_of_segments_is_multiplied_away": fault(
+        "segments are forgotten where it is told which tiles have hidden positions",
+        *("tile", "if refs.ab is not None or refs.q_ids is not None or part"),
+        "if refs.ab is not None or part",
+    ),
     "tail_queries_take_part": fault(
         "gradients gather what stands beyond the last query",
         *("backward", "        if call.q_len % grid.block_q:\n", "        if False:\n"),
