@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 # Each takes a second, most of it in compilers.
 _CASES = max(settings().max_examples // 10, 1)
+# Several seconds: where memory is large, default blocks have many tiles, each written out.
+_LARGE_CASES = max(_CASES // 3, 1)
 
 # From what is smaller than a tile to what has many, with and without a tail.
 _LENGTHS = (1, 100, 128, 600, 1024, 2049, 4096, 8191, 8192)
@@ -75,28 +77,33 @@ def _large_cases(draw: st.DrawFn, restrictions: dict[str, Any]) -> Case:
     )
 
 
-@settings(max_examples=_CASES)
+@settings(max_examples=_LARGE_CASES)
 @given(data=st.data())
 def test_default_blocks_fit_any_shape(run: Run, data: st.DataObject) -> None:
     case = data.draw(_large_cases(run.target.restrictions))
-    run.check("compilation", replace(case, parameters=_compiled_for(run.generations)))
+    generation = data.draw(st.sampled_from(run.generations))
+    run.check("compilation", replace(case, parameters=_compiled_for([generation])))
 
 
 @pytest.mark.parametrize("name", DESIGNATED)
 def test_designated_case_compiles(run: Run, name: str) -> None:
     case, precision = DESIGNATED[name]
-    claims = run.target.restrictions
+    claims, generations = run.target.restrictions, list(run.generations)
+    if case.q_len > 1000:
+        # Large cases for one generation each, in turn.
+        turn = list(DESIGNATED).index(name) % len(generations)
+        generations = generations[turn : turn + 1]
     case = replace(
         case,
         causal=case.causal and claims["causal"],
         bias=case.bias if claims["bias"] else None,
-        parameters=_compiled_for(run.generations, precision=precision),
+        parameters=_compiled_for(generations, precision=precision),
     )
     run.check("compilation", case)
 
 
 def _too_large(q_len: int, head_dim: int, *fields: str) -> Case:
-    """A case that fits but for the blocks in `fields`, as tall as makes every compiler give up.
+    """A case that fits but for the blocks in `fields`, as tall as makes the compiler give up.
 
     Tall and narrow ones, since compilers look at memory after everything else: a square tile of as
     many bytes takes them ten times as long.
@@ -115,9 +122,12 @@ def _too_large(q_len: int, head_dim: int, *fields: str) -> Case:
     )
 
 
+# For the TPU with the least memory, which is exhausted soonest: what is judged is the name of the
+# kernel, and that is the same for all.
+_TOO_LARGE_FOR = "v4"
 _TOO_LARGE = {
-    "forward": _too_large(8192, 256, "block_q"),
-    "backward": _too_large(12288, 256, "block_q_major_dkv", "block_q_dkv"),
+    "forward": _too_large(4096, 256, "block_q"),
+    "backward": _too_large(4096, 256, "block_q_major_dkv", "block_q_dkv"),
 }
 
 
@@ -125,5 +135,5 @@ _TOO_LARGE = {
 @pytest.mark.parametrize("kernel", list(_TOO_LARGE)[: 1 if _CASES < 100 else None])
 def test_too_large_blocks_are_named(run: Run, kernel: str) -> None:
     case = _TOO_LARGE[kernel]
-    parameters = _compiled_for(run.generations, **case.parameters)
+    parameters = _compiled_for([_TOO_LARGE_FOR], **case.parameters)
     run.check("compilation", replace(case, parameters=parameters))

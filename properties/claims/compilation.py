@@ -49,8 +49,8 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
 
     Compiled is the program that the gradients property runs, or the outputs property where the
     blocks are for the forward alone or `parameters["forward"]` says so: what `--mode tpu` would
-    run. It holds no float64 and asks no host, two traces of it lower to the same text, and
-    `jax.export` gives it away and takes it back.
+    run, traced where the generation is known. It holds no float64 and asks no host, two traces of
+    it lower to the same text, and `jax.export` gives it away and takes it back.
     Blocks that are chosen for the caller always compile; a target that is not held to the whole
     contract may need more memory than there is, which is counted as refused. Of explicit blocks
     whose `parameters["too_large"]` lists fields, the compiler says that they do not fit its memory,
@@ -72,16 +72,22 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
     with _settings(case):
         try:
             # Together, so that what jax notes of where a kernel was called is the same.
-            program, again = (_trace(case, target, of) for _ in range(2))
+            again, *traced = (
+                _trace(case, target, of, generation)
+                for generation in (generations[0], *generations)
+            )
+        except engines.Unsupported as error:
+            result.skipped = str(error)
+            return result
         except Exception as error:
             _record(result, target, error, "the call")
             return result
         try:
-            result.verdicts.append(_in_32_bits(program))
+            result.verdicts += map(_in_32_bits, traced)
             if result.failure is not None:
                 return result
-            result.verdicts += _lowered(program, again, generations[0])
-            for generation in generations:
+            result.verdicts += _lowered(traced[0], again, generations[0])
+            for generation, program in zip(generations, traced, strict=True):
                 result.ran.append(f"compiled for {generation}")
                 verdict = _compiled(program, generation, too_large)
                 if not target.strict and _EXHAUSTED in verdict.message:
@@ -142,14 +148,15 @@ def _record(result: Result, target: Target, error: Exception, during: str) -> No
         result.verdicts.append(raised(error, during))
 
 
-def _trace(case: Case, target: Target, of: tuple[str, ...]) -> Any:
-    """A new trace of the program, which shares nothing with an earlier one."""
+def _trace(case: Case, target: Target, of: tuple[str, ...], generation: str) -> Any:
+    """A new trace of the program for a TPU generation, which shares nothing with an earlier one."""
     jax.clear_caches()
     arrays = shapes(case)
-    if of and (case.block_sizes is None or case.block_sizes.backward):
-        function = programs.backward_function(case, target, of)
-        return engines.trace(function, *programs.inputs(arrays), arrays.do)
-    return engines.trace(programs.forward_function(case, target), *programs.inputs(arrays))
+    with engines.traced_for(generation):
+        if of and (case.block_sizes is None or case.block_sizes.backward):
+            function = programs.backward_function(case, target, of)
+            return engines.trace(function, *programs.inputs(arrays), arrays.do)
+        return engines.trace(programs.forward_function(case, target), *programs.inputs(arrays))
 
 
 def _lowered(program: Any, again: Any, generation: str) -> list[Verdict]:

@@ -2,7 +2,7 @@
 
 from properties.engines.chips import NoFreeChip, claim_chip, tpu_attached, visible_chips
 from properties.engines.errors import KernelFault, Unsupported
-from properties.engines.hardware import TOPOLOGIES
+from properties.engines.hardware import TOPOLOGIES, traced_for
 from properties.engines.interpret import SIMULATIONS, equations, kernels
 from properties.engines.program import Program, modes_available, trace
 from properties.engines.stages import STAGES
@@ -21,5 +21,6 @@ __all__ = [
     "modes_available",
     "tpu_attached",
     "trace",
+    "traced_for",
     "visible_chips",
 ]

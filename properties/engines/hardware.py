@@ -1,5 +1,6 @@
 """TPUs that are compiled for, without having one."""
 
+import contextlib
 import importlib.util
 import os
 from functools import cache
@@ -45,6 +46,20 @@ def compile_only_device(generation: str) -> Any:
         TOPOLOGIES[generation], "tpu", chips_per_host_bounds=[1, 1, 1]
     )
     return topology.devices[0]
+
+
+def traced_for(generation: str) -> contextlib.AbstractContextManager[Any]:
+    """Where what is traced can ask which TPU it will run on, and learns: this generation.
+
+    As on a computer with such a TPU: a kernel may choose its blocks by the memory there is. Raises
+    what `compile_only_device` raises.
+    """
+    device = compile_only_device(generation)
+    described = jax.sharding.AbstractDevice(
+        device_kind=device.device_kind, num_cores=device.num_cores, platform="tpu"
+    )
+    mesh = jax.sharding.AbstractMesh((1,), ("unused",), abstract_device=described)
+    return jax.sharding.use_abstract_mesh(mesh)
 
 
 def single_device(device: Any) -> jax.sharding.Sharding:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 import kernel
 from properties import engines
@@ -68,10 +69,26 @@ def test_holds(changes):
     assert outputs == ["lowered", "lowered", "lowered", "call", "exported"]
 
 
+def test_each_generation_compiles_what_is_traced_for_it():
+    """A kernel may choose its blocks by the memory of the TPU that it will run on."""
+    seen = []
+
+    def around(o):
+        seen.append(pltpu.get_tpu_info().vmem_capacity_bytes // 2**20)
+        return o
+
+    case = replace(CASE, parameters={"generations": ["v4", "v5p"], "forward": True})
+    result = compiled(case, target(around))
+    assert (result.failure, result.ran) == (None, ["compiled for v4", "compiled for v5p"])
+    assert seen == [16, 16, 64]  # the first twice
+
+
 def test_no_array_is_made(monkeypatch):
     monkeypatch.delattr(Case, "arrays")
     bias = Bias("float32", "normal")
-    assert compiled(replace(CASE, q_len=8192, kv_len=8192, head_dim=512, bias=bias)).failure is None
+    parameters = {"generations": ["v4"], "forward": True}
+    case = replace(CASE, q_len=8192, kv_len=8192, head_dim=512, bias=bias, parameters=parameters)
+    assert compiled(case).failure is None
 
 
 def test_blocks_that_mosaic_refuses_fail():
@@ -147,11 +164,11 @@ def test_program_that_is_not_exported_whole_fails(monkeypatch):
     assert message(compiled()) == "comes back from jax.export with other out_avals"
 
 
-BACKWARD = Blocks(128, 128, 128, 1, *(128, 128, 128, 128), *(128, 128, 8192))
+BACKWARD = Blocks(128, 128, 128, 1, *(8192, 128, 128, 8192), *(128, 128, 128))
 LARGE = Case(
     *(2, 1, 8192, 256, 128),
     block_sizes=BACKWARD,
-    parameters={"generations": ["v5e"], "too_large": ["block_q_dq"]},
+    parameters={"generations": ["v4"], "too_large": ["block_q_major_dkv", "block_q_dkv"]},
 )
 
 
@@ -159,7 +176,8 @@ def test_blocks_that_are_too_large_are_named():
     result = compiled(LARGE)
     assert (result.failure, result.skipped) == (None, "")
     # Without the parameter the same error is a fault.
-    assert "RESOURCE_EXHAUSTED" in message(compiled(replace(LARGE, parameters=FOR)))
+    unexpected = replace(LARGE, parameters={"generations": LARGE.parameters["generations"]})
+    assert "RESOURCE_EXHAUSTED" in message(compiled(unexpected))
 
 
 def test_blocks_that_had_to_be_too_large_and_fit_fail():
