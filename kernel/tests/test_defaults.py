@@ -26,6 +26,8 @@ def test_chosen_blocks_are_legal_and_evenly_long(head_dim, itemsize, bias, vmem_
         padded = round_up(kv_len, blocks.block_k_major)
         blocks.check_shape(1, q_len, padded)
         assert blocks.has_backward_blocks
+        assert blocks.block_q_major_dkv is not None
+        assert blocks.block_k_major_dkv is not None
         assert padded == round_up(kv_len, blocks.block_k_major_dkv)
         for block, length in (
             (blocks.block_q, q_len),

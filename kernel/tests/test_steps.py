@@ -26,6 +26,10 @@ def _branches_are_taken(monkeypatch):
     )
 
 
+def _grid(shape, counts, causal: bool) -> Grid:
+    return Grid(*shape, *counts, causal)
+
+
 def _steps(grid: Grid):
     # As in a kernel the number of a block is no Python integer: that is for what is known earlier.
     return itertools.product(
@@ -44,7 +48,7 @@ def _parts(grid: Grid, query_block, key_block) -> list[Part]:
 @pytest.mark.parametrize("causal", [False, True])
 def test_visible_positions_are_computed_once_and_hidden_ones_masked(counts, causal):
     for block_q, block_k, tile_q, tile_k in _SHAPES:
-        grid = Grid(block_q, block_k, tile_q, tile_k, *counts, causal)
+        grid = _grid((block_q, block_k, tile_q, tile_k), counts, causal)
         queries, keys = (np.arange(n) for n in (block_q * counts[0], block_k * counts[1]))
         visible = keys <= queries[:, None] if causal else np.ones((queries.size, keys.size), bool)
         used = np.zeros(visible.shape, int)
@@ -64,7 +68,7 @@ def test_visible_positions_are_computed_once_and_hidden_ones_masked(counts, caus
 @pytest.mark.parametrize("counts", _COUNTS)
 def test_steps_with_work_lie_between_the_first_and_the_last(counts):
     for block_q, block_k, tile_q, tile_k in _SHAPES:
-        grid = Grid(block_q, block_k, tile_q, tile_k, *counts, True)
+        grid = _grid((block_q, block_k, tile_q, tile_k), counts, True)
         for i, j in _steps(grid):
             has_work = bool(_parts(grid, i, j))
             assert has_work == (j <= grid.last_key_block(i)) == (i >= grid.first_query_block(j))
