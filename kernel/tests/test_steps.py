@@ -26,7 +26,7 @@ def _branches_are_taken(monkeypatch):
     )
 
 
-def _grid(shape, counts, causal: bool) -> Grid:
+def _grid(shape: tuple[int, int, int, int], counts: tuple[int, int], causal: bool) -> Grid:
     return Grid(*shape, *counts, causal)
 
 
