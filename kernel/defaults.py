@@ -5,6 +5,9 @@ step has, the more the compiler finds to do while one of them waits. So a block 
 on-chip memory allows, up to 2048. Longer ones make no difference that pays for compiling them: the
 tiles of a step are written out one by one.
 
+With a bias a kernel waits for it to be copied: blocks are 1024 at most, of which causal order hides
+more from end to end, and what is hidden is not copied.
+
 Of that length, the blocks of a sequence are equally long, so that the last has little to spare.
 """
 
@@ -70,7 +73,7 @@ def _longest(needed, shape: tuple[int, int, int, int, bool], limit: int) -> int:
     """The longest that blocks may be, for what is needed not to exceed a limit in bytes."""
     q_len, kv_len, head_dim, itemsize, bias = shape
     row = round_up(head_dim, LANES)
-    for longest in (2048, 1024, 512, 256, LANES):
+    for longest in (1024, 512, 256, LANES) if bias else (2048, 1024, 512, 256, LANES):
         blocks = _block_q(q_len, longest), _equal_parts(kv_len, longest)
         if needed(*blocks, row, itemsize, bias) <= limit:
             break
