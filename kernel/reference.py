@@ -138,4 +138,6 @@ def _logits(q, k, ab, segment_ids, causal, sm_scale) -> tuple[jax.Array, jax.Arr
     if ab is not None:
         visible &= ab != -jnp.inf
         s += jnp.where(visible, ab.astype(jnp.float32), 0.0)
-    return s * np.float32(sm_scale), visible
+    s *= np.float32(sm_scale)
+    # A bias so low that the scale takes it to -inf hides its key, as -inf does.
+    return s, visible & (s != -jnp.inf)
