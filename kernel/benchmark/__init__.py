@@ -1,0 +1,1 @@
+"""What the kernel costs on a TPU, told from the compiler's own schedule, without a TPU."""
