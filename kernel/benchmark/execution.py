@@ -34,6 +34,10 @@ _MOST_CYCLES = 2**34
 # Arrays stand so far apart, in the units of addresses, that two are never taken for one.
 _APART = 2**20
 
+# Where a core finds its number; cores that run a program together divide the grid by it. What is run
+# here is core 0.
+_CORE = "allocation0"
+
 _Step = Callable[[], None]
 _Value = Callable[[], int]
 
@@ -68,10 +72,10 @@ class _Machine:
         self._taken = False  # whether the block's branch is
         # 0 is for registers that are set under a predicate that never held.
         self._values: dict[str, int] = collections.defaultdict(int)
-        self._memory: dict[int, int] = {}
         self._arrays: dict[str, int] = collections.defaultdict(
             itertools.count(_APART, _APART).__next__
         )
+        self._memory = {self._arrays[_CORE]: 0}
         # By register the phis that may take its value, and by phi the value that it would take.
         self._phis: dict[str, list[str]] = collections.defaultdict(list)
         self._incoming: dict[str, int] = collections.defaultdict(int)

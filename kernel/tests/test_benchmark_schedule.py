@@ -212,6 +212,18 @@ def test_a_write_is_seen_sooner_and_a_flag_gives_what_it_has():
     assert copies.wait(2, 491, now=7) == 7
 
 
+def test_it_is_core_0_that_runs():
+    of_core = "%1_1 = sbr.rel (%p3_p3) target bundleno = 7 (0x7), region = 3"
+    code = [
+        "%s2_s2 = sld [smem:[#allocation0]]",
+        "%p3_p3 = scmp.eq.s32.totalorder %s2_s2, 0",
+        of_core,
+        *[""] * (DELAY + 3),
+    ]
+    assert cycles(*code) == 3 + DELAY + 3
+    assert cycles(*(bundle.replace("= 7 (0x7)", "= 9 (0x9)") for bundle in code)) == 3 + DELAY + 1
+
+
 def test_only_what_decides_has_to_be_known():
     assert cycles("%s1_s1 = sfancy.s32 3", "%9 = shalt.err %s1_s1") == 2
     copy = "%9 = dma.hbm_to_vmem %s0_s0, %s1_s1, %s0_s0, [#allocation4]"
