@@ -34,10 +34,6 @@ _MOST_CYCLES = 2**34
 # Arrays stand so far apart, in the units of addresses, that two are never taken for one.
 _APART = 2**20
 
-# Where a core finds its number; cores that run a program together divide the grid by it. What is run
-# here is core 0.
-_CORE = "allocation0"
-
 _Step = Callable[[], None]
 _Value = Callable[[], int]
 
@@ -54,19 +50,26 @@ class Execution(NamedTuple):
     cycles_with_copies: int
 
 
-def execute(bundles: list[Bundle], generation: Generation) -> Execution:
+def execute(
+    bundles: list[Bundle], generation: Generation, core_array: str | None = None
+) -> Execution:
     """Runs the scalar code of a schedule.
+
+    Args:
+      bundles: the schedule.
+      generation: what it is for.
+      core_array: the name of the array in which a core finds its number, if it has one.
 
     Raises Unreadable for an instruction that is not known, for a loop that does not end, and for
     code that depends on data, of which there are none.
     """
-    return _Machine(read_blocks(bundles, generation.delay), generation).run()
+    return _Machine(read_blocks(bundles, generation.delay), generation, core_array).run()
 
 
 class _Machine:
     """Every instruction becomes a function without arguments; a block is run by calling its own."""
 
-    def __init__(self, blocks: list[Block], generation: Generation) -> None:
+    def __init__(self, blocks: list[Block], generation: Generation, core_array: str | None) -> None:
         self._copies = Copies(generation)
         self._cycle = 0  # of the first bundle of the block that runs, waits so far included
         self._taken = False  # whether the block's branch is
@@ -75,7 +78,8 @@ class _Machine:
         self._arrays: dict[str, int] = collections.defaultdict(
             itertools.count(_APART, _APART).__next__
         )
-        self._memory = {self._arrays[_CORE]: 0}
+        # Cores that run a program together divide the grid by their numbers; this is core 0.
+        self._memory = {} if core_array is None else {self._arrays[core_array]: 0}
         # By register the phis that may take its value, and by phi the value that it would take.
         self._phis: dict[str, list[str]] = collections.defaultdict(list)
         self._incoming: dict[str, int] = collections.defaultdict(int)

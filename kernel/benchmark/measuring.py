@@ -72,7 +72,7 @@ def _cost(
     for name, dumps in _dumps(folder).items():
         try:
             bundles = schedule.read_bundles(dumps[_SCHEDULE])
-            ran = execute(bundles, chip)
+            ran = execute(bundles, chip, schedule.read_core_array(dumps[_MEMORY]))
             if name in compiled.kernels:
                 spills += schedule.read_spills(dumps[_UNITS], len(bundles))
                 vmem_bytes = max(vmem_bytes, schedule.read_vmem(dumps[_MEMORY]))

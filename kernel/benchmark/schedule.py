@@ -15,6 +15,7 @@ READABLE = ("0.0.42", "0.0.50", "0.0.52")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _BUNDLE = re.compile(r"^ *(0x[0-9a-f]+|0) +(?:[A-Z]{2})? *:[ >]*\{", re.MULTILINE)
 _ALLOCATION = re.compile(r"(#allocation\w+) \[shape = '[^']*', space=vmem, size = (0x[0-9a-f]+)")
+_CORE = re.compile(r"#(allocation\w+) \[shape = '[^']*', space=smem,[^\]]*core index'\]")
 _OVERLAYS = re.compile(r'"(#\d+):[^"]*" -> "(#\d+):[^"]*"')
 
 
@@ -61,6 +62,12 @@ def read_spills(text: str, bundles: int) -> int:
 def read_vmem(text: str) -> int:
     """Bytes of on-chip memory that a kernel has, from its `post-bundle-packing-post-ra`."""
     return sum(int(size, 16) for size in dict(_ALLOCATION.findall(text)).values())
+
+
+def read_core_array(text: str) -> str | None:
+    """The array in which a core finds its number, from `post-bundle-packing-post-ra`, if any."""
+    match = _CORE.search(text)
+    return None if match is None else match[1]
 
 
 def reloads_code(text: str) -> bool:

@@ -220,8 +220,15 @@ def test_it_is_core_0_that_runs():
         of_core,
         *[""] * (DELAY + 3),
     ]
-    assert cycles(*code) == 3 + DELAY + 3
-    assert cycles(*(bundle.replace("= 7 (0x7)", "= 9 (0x9)") for bundle in code)) == 3 + DELAY + 1
+    assert execute(numbered(*code), V5E, "allocation0").cycles == 3 + DELAY + 3
+    code[2] = of_core.replace("= 7 (0x7)", "= 9 (0x9)")
+    assert execute(numbered(*code), V5E, "allocation0").cycles == 3 + DELAY + 1
+    text = """
+      %1 = sld [#allocation7 [shape = 'u32[]', space=smem, size = 0x4, tag = 'a - null pointer']]
+      %2 = sld [#allocation8 [shape = 'u32[]', space=smem, size = 0x4, tag = 'b - core index']]
+    """
+    assert schedule.read_core_array(text) == "allocation8"
+    assert schedule.read_core_array("") is None
 
 
 def test_only_what_decides_has_to_be_known():
