@@ -68,6 +68,12 @@ def forward(call: Call, inputs: Inputs, *, save_residuals: bool) -> tuple[jax.Ar
         # Steps without work come last; they ask for the block with which the next queries begin.
         return lax.select(j <= grid.last_key_block(i), j, lax.full_like(j, 0)) if call.causal else j
 
+    def bias_block(i, j):
+        if call.causal:
+            following = lax.min(i + 1, np.int32(grid.query_blocks - 1))
+            return lax.select(j <= grid.last_key_block(i), i, following), key_block(i, j)
+        return i, j
+
     query_spec = pl.BlockSpec(
         (block_b, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, ZERO)
     )
@@ -79,7 +85,7 @@ def forward(call: Call, inputs: Inputs, *, save_residuals: bool) -> tuple[jax.Ar
         k=key_spec,
         v=key_spec,
         ab=pl.BlockSpec(
-            (block_b, None, block_q, block_k), lambda b, h, i, j: (b, h, i, key_block(i, j))
+            (block_b, None, block_q, block_k), lambda b, h, i, j: (b, h, *bias_block(i, j))
         ),
         q_ids=pl.BlockSpec((block_b, None, 1, block_q), lambda b, h, i, j: (b, i, ZERO, ZERO)),
         kv_ids=pl.BlockSpec((block_b, block_k, 1), lambda b, h, i, j: (b, key_block(i, j), ZERO)),
