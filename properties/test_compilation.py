@@ -85,7 +85,9 @@ def test_default_blocks_fit_any_shape(run: Run, data: st.DataObject) -> None:
     run.check("compilation", replace(case, parameters=_compiled_for([generation])))
 
 
-@pytest.mark.parametrize("name", DESIGNATED)
+# The largest of all, the last, takes a compiler a quarter of a minute: the short profiles have its
+# like in float32, for the TPU with the least memory, among the regressions.
+@pytest.mark.parametrize("name", list(DESIGNATED)[: -1 if _CASES < 100 else None])
 def test_designated_case_compiles(run: Run, name: str) -> None:
     case, precision = DESIGNATED[name]
     claims, generations = run.target.restrictions, list(run.generations)
