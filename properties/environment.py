@@ -65,6 +65,13 @@ def give_back_memory() -> None:
         trim(0)
 
 
+def cores() -> int:
+    """Those this process may use, where the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def versions() -> dict[str, str | None]:
     """Of what the outcome of a case may depend on; None where it is not installed."""
     return {

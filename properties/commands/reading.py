@@ -39,6 +39,12 @@ def read(source: str) -> replay.Request:
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}") from error
         request = replay.parse(text, path.parent)
+    return checked(request)
+
+
+def checked(request: replay.Request) -> replay.Request:
+    """The request, if it may be run. Raises CaseError for a case that is too large, or for what no
+    call or property takes."""
     # Whether a call compiles is asked of shapes alone.
     if request.property != "compilation":
         limits.check(request.case)

@@ -1,20 +1,16 @@
 """A reported failure, reduced to the smallest case that fails in the same way."""
 
 import argparse
-import hashlib
-import json
-import os
 import pathlib
 import tempfile
-from typing import Any
 
 from properties import engines
 from properties.cases.case import Case
 from properties.commands import reading, replay
 from properties.judging.result import CHIP
 from properties.session import failure
-from properties.shrinking import telling
-from properties.shrinking.reducing import Reduced, Step, reduce
+from properties.shrinking import telling, writing
+from properties.shrinking.reducing import Step, reduce
 from properties.shrinking.trials import Trials
 
 HOLDS, FAILS = 0, 1  # exit codes
@@ -52,7 +48,7 @@ def command(options: argparse.Namespace) -> int:
             print(f"does not fail here, in {reduced.runs} runs")
             return HOLDS
         report = fails.reports[reduced.case]
-        written = write(report, reduced, options.out)
+        written = writing.write(report, reduced, options.out)
     print(f"{reduced.runs} runs in {reduced.seconds:.1f} s", end="")
     print("" if reduced.complete else ", stopped at the limit before its end")
     print("\n".join(telling.explanation(reduced)))
@@ -67,35 +63,3 @@ def _print_step(step: Step) -> None:
 
 def _print_waiting(what: str, case: Case) -> None:
     print(f"{'':15}{telling.shape(case):30} nothing smaller fails; runs {what}", flush=True)
-
-
-def write(report: dict[str, Any], reduced: Reduced, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Writes the case and its report, with its tensors beside them, under a name from their hash.
-
-    Each file appears whole or not at all. Raises ValueError where the folder cannot be written to.
-    """
-    assert reduced.case is not None
-    case, record = reduced.case, report["case"]
-    identity = json.dumps([report["target"], str(reduced.signature), record], sort_keys=True)
-    # Tensors are named by their hash.
-    name = f"{report['property']}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-    files: dict[str, bytes] = {}
-    if case.tensors is not None:
-        record = record | {"tensors": f"{name}.npz"}
-        report["case"] = record
-        files[f"{name}.npz"] = (case.folder / case.tensors).read_bytes()
-    files[f"{name}.case.json"] = (json.dumps(record) + "\n").encode()
-    files[f"{name}.report.json"] = (json.dumps(report) + "\n").encode()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, content in files.items():
-            _write(folder / file, content)
-    except OSError as error:
-        raise ValueError(f"{folder}: {error.strerror}; nothing can be written there") from error
-    return [folder / file for file in files]
-
-
-def _write(path: pathlib.Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(path)

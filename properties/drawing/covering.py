@@ -59,6 +59,13 @@ def draw(of: space.Space, chosen: random.Random, sizes: Sequence[Collection[int]
     return Drawn(case, tuple(choices))
 
 
+def redrawn(of: space.Space, choices: Iterable[int]) -> Drawn:
+    """The case of a space that these choices draw, which another process has made."""
+    made = tuple(choices)
+    left = iter(made)
+    return Drawn(space.draw_case(lambda options: options[next(left)], of), made)
+
+
 def covering_sets(of: space.Space, seed: int, *, gradients: bool = True) -> dict[str, list[Drawn]]:
     """Cases by property, which together show every legal pair of a space.
 

@@ -27,13 +27,23 @@ class Guide:
     """Chooses the cases of one test, out of `shards` that share a covering set."""
 
     def __init__(
-        self, of: space.Space, covering: Sequence[Drawn], shard: int = 0, shards: int = 1
+        self,
+        of: space.Space,
+        covering: Sequence[Drawn],
+        shard: int = 0,
+        shards: int = 1,
+        *,
+        visited: str = "",
     ) -> None:
-        """`of` is the space that the test's strategy draws from."""
+        """`of` is the space that the test's strategy draws from; `visited`, of `Triples.to_data`,
+        what an earlier guide has led to."""
         self._space = of
         self._planned = part(covering, shard, shards)
         self._visited = 0
         self._triples = Triples(of)
+        if visited:
+            self.learn(visited)
+            self._planned = [each for each in self._planned if self._triples.new(each.atoms)]
         for drawn in covering:
             self._triples.add(drawn.case)
         self._aim: Aim | None = None
@@ -43,6 +53,10 @@ class Guide:
     def covered(self) -> float:
         """The part of its share of the covering set that has been drawn."""
         return self._visited / len(self._planned) if self._planned else 1.0
+
+    def learn(self, visited: str) -> None:
+        """Takes in what others have visited, from their `Triples.to_data`."""
+        self._triples.merge(visited)
 
     def __call__(self, chosen: random.Random) -> tuple[int, ...]:
         """The choices of `space.draw_case` for the next case; `chosen` is what chance there is."""

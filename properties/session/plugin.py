@@ -1,6 +1,5 @@
 """The pytest side: options, Hypothesis profiles, the budget, failures that explain themselves."""
 
-import argparse
 import os
 import pathlib
 import zlib
@@ -10,41 +9,15 @@ from typing import TypeGuard
 
 import hypothesis
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis import settings
 
 from properties import engines, environment
 from properties.drawing import provider
 from properties.judging import targets
 from properties.judging.result import CHIP, MODES, engines_for
-from properties.session import failure
+from properties.session import failure, options, profiles
 from properties.session.reporter import Reporter
 from properties.session.run import GENERATIONS, Budget, BudgetSpent, Run, seconds_of
-
-# Profile: cases per test, and the budget, which guards against a slow machine. A deterministic run
-# has none: a clock must not decide what it tests.
-_PROFILES: dict[str, tuple[int, str | None]] = {
-    "smoke": (4, "10s"),
-    "dev": (30, "180s"),
-    "ci": (30, None),
-    "nightly": (100_000, "8h"),
-}
-
-# Properties share the budget by the files of their tests, evenly but for these: gradients carry
-# most of the covering set, refusals compile, agreement is a sample that a slow engine takes most
-# of, and statistics need few cases.
-_SHARES = {
-    "test_gradients.py": 5.0,
-    "test_refusals.py": 2.0,
-    "test_agreement.py": 0.5,
-    "test_statistics.py": 0.5,
-}
-
-# Weight of a test that runs no kernel, where one that does weighs 1.
-_LIGHT = 0.1
-
-# More workers than tests that share a covering set would idle.
-_MOST_WORKERS = 8
 
 # Tells this run from others, where xdist has no name for it.
 _STARTED = os.urandom(8).hex()
@@ -80,20 +53,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--generations",
         metavar="LIST",
-        type=_generations,
+        type=options.generations,
         help="TPU generations to compile for (default: v5e,v6e; v5e in smoke, all in nightly)",
     )
     group.addoption("--report", metavar="FILE.html", help="write the run as a page for a person")
     group.addoption("--report-json", metavar="FILE", help="write the run as data for a program")
-
-
-def _generations(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := sorted(set(names) - set(engines.TOPOLOGIES)):
-        raise argparse.ArgumentTypeError(
-            f"unknown generations {', '.join(unknown)}; choose of {', '.join(engines.TOPOLOGIES)}"
-        )
-    return names
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -111,7 +75,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if option.numprocesses is None:
         closely = option.usepdb or option.trace or option.collectonly or option.capture == "no"
         if option.dist == "no" and not closely:
-            option.numprocesses = chips if on_chips else min(_cores(), _MOST_WORKERS)
+            option.numprocesses = (
+                chips if on_chips else min(environment.cores(), options.MOST_WORKERS)
+            )
     elif on_chips and option.numprocesses in ("auto", "logical"):
         option.numprocesses = chips
     elif on_chips and option.numprocesses > chips:
@@ -121,20 +87,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         )
 
 
-def _cores() -> int:
-    """Those this process may use, where the system tells."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Checks the options before anything runs. Comes before Hypothesis's own plugin, which loads
     the profile that `--hypothesis-profile` names."""
     environment.settle()
     config.addinivalue_line("markers", "covering(property, shards): shares a covering set of cases")
-    _register_profiles(config.rootpath)
+    profiles.register(config.rootpath)
     if config.getoption("maxschedchunk", None) is None:
         # pytest-xdist would hand out tests in batches, and leave one worker with all the long ones.
         config.option.maxschedchunk = 1
@@ -163,32 +122,6 @@ def pytest_configure(config: pytest.Config) -> None:
     run = Run(target, mode, generations)
     config.stash[_RUN] = run
     config.pluginmanager.register(Reporter(config, run), "attention-properties-reporter")
-
-
-def _register_profiles(root: pathlib.Path) -> None:
-    """Every field that matters is given, so that a profile already loaded (Hypothesis loads its own
-    "ci" where the environment looks like one) leaves nothing behind.
-
-    No deadline: a first call compiles, the second does not. No explain phase: it costs hundreds of
-    runs. One failure at a time: others are mostly its shadows. Uniform draws: Hypothesis's own
-    repeat themselves, and every case costs a trace.
-    """
-    saved = DirectoryBasedExampleDatabase(root / ".hypothesis" / "examples")
-    for name, (cases, _) in _PROFILES.items():
-        settings.register_profile(
-            name,
-            parent=settings.get_profile("default"),
-            max_examples=cases,
-            derandomize=name == "ci",
-            database=saved if name in ("dev", "nightly") else None,
-            deadline=None,
-            phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
-            report_multiple_bugs=False,
-            suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
-            print_blob=False,
-            backend=provider.UNIFORM,
-        )
-    settings.load_profile("dev")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -231,7 +164,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Weighs the tests: those of one property share its part of the time."""
     config = session.config
     weights = {
-        item: _LIGHT if _runs_no_kernel(item) else 1.0
+        item: profiles.LIGHT if _runs_no_kernel(item) else 1.0
         for item in session.items
         if _draws_cases(item)
     }
@@ -242,11 +175,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if budget is None:
         # Options of Hypothesis's plugin derive profiles of their own, "dev-with-...", from ours.
         profile, _, _ = settings.get_current_profile_name().partition("-with-")
-        _, budget = _PROFILES.get(profile, (0, None))
+        _, budget = profiles.PROFILES.get(profile, (0, None))
     config.stash[_BUDGET] = Budget(
         seconds=float("inf") if budget is None else seconds_of(budget),
         weights={
-            item.nodeid: _SHARES.get(item.path.name, 1) * weight / of_property[item.path]
+            item.nodeid: profiles.SHARES.get(item.path.name, 1) * weight / of_property[item.path]
             for item, weight in weights.items()
         },
         workers=int(getattr(config, "workerinput", {}).get("workercount", 1)),

@@ -1,19 +1,18 @@
 """Gathers the tallies of all workers, and ends the run: verdict, summary, report."""
 
-import json
 import os
-import pathlib
 import time
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from properties.reports import writing
 from properties.session import summary
 from properties.session.run import Run
 
 # Wall-clock seconds that failures are run again for, to be drawn and explained.
-_EXPLAINING = 30.0
+EXPLAINING = 30.0
 
 # `-p no:` this, pytest's word for doing without a plugin, saves that time.
 EXPLANATIONS = "attention-properties-explanations"
@@ -71,32 +70,23 @@ class Reporter:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._reasons = self._why_failed(session)
         page, data = self._config.getoption("report"), self._config.getoption("report_json")
-        of_job = os.environ.get("GITHUB_STEP_SUMMARY")
-        if not (page or data or of_job):
+        if not writing.wanted(page, data):
             return
-        # Only where they are wanted: a run without a report does not pay for one.
-        from properties.reports import explain, github
-        from properties.reports.page import page as page_of
-
         report = self._data(session)
         interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
         if (page or data) and not (
             interrupted or self._config.pluginmanager.is_blocked(EXPLANATIONS)
         ):
-            report["explanations"] = explain.explanations(report["failures"], _EXPLAINING)
-        if data:
-            written = json.dumps(report, indent=1, allow_nan=False)
-            pathlib.Path(data).write_text(f"{written}\n", encoding="utf-8")
-        if page:
-            pathlib.Path(page).write_text(page_of(report), encoding="utf-8")
-        if of_job:
-            with open(of_job, "a", encoding="utf-8") as file:
-                file.write(github.summary(report))
+            from properties.reports import explain  # only where it is wanted: it costs time
+
+            report["explanations"] = explain.explanations(report["failures"], EXPLAINING)
+        writing.write(report, page, data)
 
     def _data(self, session: pytest.Session) -> dict[str, Any]:
         report = summary.report(
             self._run.tally,
-            self._run.target,
+            target=self._run.target.name,
+            masked_rows=self._run.target.masked_rows,
             mode=self._run.mode,
             profile=settings.get_current_profile_name(),
             passed=session.exitstatus == pytest.ExitCode.OK,

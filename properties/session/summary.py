@@ -5,7 +5,6 @@ from typing import Any
 from properties import environment
 from properties.cases.case import DTYPES
 from properties.claims.statistics import KINDS
-from properties.judging.targets import Target
 from properties.judging.verdict import json_number
 from properties.session.tally import PropertyTally, Ratios, Tally
 
@@ -62,8 +61,9 @@ def _by_group(tally: Tally) -> dict[str, PropertyTally]:
 
 def report(
     tally: Tally,
-    target: Target,
     *,
+    target: str,
+    masked_rows: str,
     mode: str,
     profile: str,
     passed: bool,
@@ -87,9 +87,9 @@ def report(
     ]
     return {
         "schema": 1,
-        "target": target.name,
+        "target": target,
         "mode": mode,
-        "masked_rows": target.masked_rows,
+        "masked_rows": masked_rows,
         "profile": profile,
         "verdict": "pass" if passed else "fail",
         "cases": _cases(tally),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,6 +21,8 @@ def work(connection: Connection, name: str, mode: str, masked_rows: MaskedRows |
     the first failure or None, and "trouble", why the case is none of theirs, or None. What else the
     harness may raise ends the process, as a crash does.
     """
+    # Ctrl-C is for the process that asks: it ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     environment.settle()
     # A target's words, and those of what aborts it, are no part of the progress.
     nowhere = os.open(os.devnull, os.O_WRONLY)
