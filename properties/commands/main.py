@@ -10,7 +10,7 @@ from typing import get_args
 from oracle.contract import RULES
 from properties.cases import values
 from properties.claims import checks
-from properties.commands import benchmark, reading, replay, sensitivity, shrink
+from properties.commands import benchmark, fuzz, reading, replay, sensitivity, shrink
 from properties.faults import catalogue
 from properties.judging.result import MODES
 from properties.judging.targets import KERNEL, MaskedRows
@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
         help="where the minimal case and its report are written (default: here)",
     )
     shrinking.set_defaults(run=shrink.command)
+    fuzzing = commands.add_parser("fuzz", help="the nightly job: draw cases for hours, lose none")
+    fuzz.add_arguments(fuzzing)
+    fuzzing.set_defaults(run=fuzz.command)
     planting = commands.add_parser(
         "sensitivity", help="plant faults in the kernel: what finds them"
     )

@@ -25,7 +25,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 # Further data in a traced program costs about a sixth of a new configuration: four draws more than
 # double the cases, and leave most of the time to new configurations.
-_FURTHER_DRAWS = 4
+FURTHER_DRAWS = 4
 
 # How many value families a further draw goes on: without a common divisor with their number, so
 # that all come up, and past the neighbours, which resemble each other.
@@ -109,7 +109,7 @@ class Run:
         all before the first is judged, so that it always has work.
         """
         __tracebackhide__ = True
-        others = _with_other_data(case, _FURTHER_DRAWS)
+        others = with_other_data(case, FURTHER_DRAWS)
         if name in checks.BEGINNINGS and engines_for(self.mode) == (CHIP,):
             self._visit(name)
             cases = [case, *others] if self._is_ahead else [case]
@@ -165,7 +165,7 @@ class Run:
             raise failure.PropertyFailure(failure.report(result, self.target, result.failure))
 
 
-def _with_other_data(case: Case, count: int) -> Iterator[Case]:
+def with_other_data(case: Case, count: int) -> Iterator[Case]:
     """The case with other seeds and families: what it says of values, nothing else, changes."""
     families, bias_families = list(values.FAMILIES), space.bias_families(case.sm_scale)
     for step in range(1, count + 1):

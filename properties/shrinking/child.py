@@ -58,6 +58,12 @@ class Child:
     def alive(self) -> bool:
         return self._process.exitcode is None
 
+    @property
+    def code(self) -> int:
+        """The exit code; after `end`."""
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
     def send(self, message: Any) -> None:
         """Raises OSError where the process has ended."""
         self.connection.send_bytes(json.dumps(message).encode())

@@ -1,0 +1,155 @@
+"""Reduces one failure at a time, beside the job: in a thread that waits for another process."""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from properties.cases.case import Case, CaseError
+from properties.fuzzing.findings import DIRECT, Finding, Report, kind_of
+from properties.judging.targets import MaskedRows, TargetError
+from properties.shrinking import parameters, start
+from properties.shrinking.reducing import Reduced, reduce
+from properties.shrinking.signature import PROCESS, Signature
+from properties.shrinking.trials import Trials
+
+_SECONDS = 300.0
+"""That one reduction may take: some ten times what most take, but for cases that hang."""
+
+_LEAST, _MOST, _TIMES = 10.0, 300.0, 5.0
+"""Seconds after which a candidate hangs, at least and at most, and times the slowest case that came
+to an end: a reduction waits for most of them. The result is none that hangs alone there."""
+
+
+@dataclass
+class Outcome:
+    """What became of a finding.
+
+    same: the finding that it turned out to be. Else reduced and report: of the minimal case, None
+    where it did not fail again. directly: how that fails under `DIRECT`, for other properties.
+    trouble: why there is nothing of all this.
+    """
+
+    finding: Finding
+    same: Finding | None = None
+    reduced: Reduced | None = None
+    report: Report | None = None
+    directly: list[str] | None = None
+    trouble: str = ""
+
+
+class _Stopped(Exception):
+    """The job ends."""
+
+
+class Reducer:
+    """Reduces on one target."""
+
+    def __init__(self, target: str, mode: str, masked_rows: MaskedRows) -> None:
+        self._how = (target, mode, masked_rows)
+        self._thread = ThreadPoolExecutor(1)
+        self._pending: Future[Outcome | None] | None = None
+        self._trials: Trials | None = None
+        self._stopping = False
+
+    @property
+    def busy(self) -> bool:
+        return self._pending is not None
+
+    def begin(self, finding: Finding, others: Sequence[Finding], slowest: float) -> None:
+        """Starts on a finding. others: reduced ones that it may turn out to be; slowest: seconds
+        that a case of its property took at most."""
+        seconds = None
+        if finding.signature.output == PROCESS:
+            seconds = min(max(_TIMES * slowest, _LEAST), _MOST)
+        self._pending = self._thread.submit(self._reduced, finding, others, seconds)
+
+    def poll(self) -> Outcome | None:
+        """What became of it, once it is known."""
+        if self._pending is None or not self._pending.done():
+            return None
+        pending, self._pending = self._pending, None
+        return pending.result()
+
+    def stop(self) -> None:
+        """Ends what it is at, which is lost."""
+        self._stopping = True
+        if self._trials is not None:
+            self._trials.kill()
+        self._thread.shutdown()
+        self._pending = None
+
+    def _reduced(
+        self, finding: Finding, others: Sequence[Finding], seconds: float | None
+    ) -> Outcome | None:
+        try:
+            with self._asked([finding.name], seconds) as trials:
+                same = self._known(finding, others, trials)
+                if same is not None:
+                    return Outcome(finding, same)
+                outcome = self._reduce(finding, trials)
+            if outcome.report is not None and finding.name not in DIRECT:
+                outcome.directly = self._directly(Case.from_json(outcome.report["case"]), seconds)
+            return outcome
+        except _Stopped:
+            return None
+        except (CaseError, TargetError) as error:
+            return Outcome(finding, trouble=str(error))
+
+    def _asked(self, properties: Sequence[str], seconds: float | None) -> Trials:
+        target, mode, masked_rows = self._how
+        self._trials = Trials(properties, target, mode, masked_rows, seconds=seconds)
+        if self._stopping:
+            raise _Stopped
+        return self._trials
+
+    def _fails(self, trials: Trials, case: Case) -> Signature | None:
+        found = None if self._stopping else trials(case)
+        if self._stopping:
+            raise _Stopped  # what was found may be the end of a process that was killed
+        return found
+
+    def _known(self, finding: Finding, others: Sequence[Finding], trials: Trials) -> Finding | None:
+        """The finding of which the minimal case fails as this one does, under its property."""
+        for each in others:
+            minimal = each.case
+            if minimal.breaks or finding.case.breaks or not start.cheap(minimal):
+                continue
+            if each.name == finding.name:
+                continue  # as a failure of the same property it would have been known
+            needed = replace(minimal, parameters=finding.case.parameters)
+            try:
+                simplest = parameters.simplest(finding.name, needed)
+                if simplest is None:
+                    continue
+                found = self._fails(trials, replace(minimal, parameters=simplest))
+            except CaseError:
+                continue
+            if found == finding.signature:
+                return each
+        return None
+
+    def _reduce(self, finding: Finding, trials: Trials) -> Outcome:
+        with tempfile.TemporaryDirectory() as folder:
+            reduced = reduce(
+                finding.case,
+                lambda case: self._fails(trials, case),
+                property=finding.name,
+                wanted=finding.signature,
+                folder=Path(folder),
+                deadline=time.monotonic() + _SECONDS,
+            )
+        report = None if reduced.case is None else trials.reports[reduced.case]
+        return Outcome(finding, None, reduced, report)
+
+    def _directly(self, minimal: Case, seconds: float | None) -> list[str] | None:
+        if minimal.breaks or not start.cheap(minimal):
+            return None
+        with self._asked(DIRECT, seconds) as trials:
+            try:
+                found = self._fails(trials, replace(minimal, parameters={}))
+            except CaseError:
+                return None
+        return None if found is None else kind_of(found)
