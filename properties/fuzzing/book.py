@@ -129,7 +129,9 @@ class Book:
             if origin is not None:
                 self._holds(origin)
             return
-        self._fails(report, origin, ended.log)
+        if not self._fails(report, origin, ended.log) and ended.log:
+            # Of each fault one: there may be a crash a minute.
+            (self._folder.logs / ended.log).unlink(missing_ok=True)
 
     def _holds(self, origin: Origin) -> None:
         """What was run again does not fail any more."""
@@ -141,12 +143,13 @@ class Book:
         if origin.own and origin.entry is not None:
             self._exchange.drop(origin.entry)
 
-    def _fails(self, report: Report, origin: Origin | None, log: str = "") -> None:
+    def _fails(self, report: Report, origin: Origin | None, log: str = "") -> bool:
+        """Notes a failure; whether it is a new one."""
         self._ledger.tally.properties[report["property"]].failures += 1
         why = origin.why if origin else "drawn"
         finding = self.findings.add(report, why, log)
         if finding is None:
-            return
+            return False
         if origin is not None and origin.entry is not None:
             finding.entry = origin.entry.decode()
             self._exchange.keep(origin.entry)
@@ -158,6 +161,7 @@ class Book:
         finding.files = [name]
         shown = "" if why == "drawn" else f" ({why})"
         self._say(f"failure{shown}: {finding.signature}: {self._folder.path / name}")
+        return True
 
     # What is reduced.
 
@@ -169,12 +173,12 @@ class Book:
     def reducing(self) -> bool:
         return self._reducer.busy
 
-    def reduce(self, slowest: Callable[[str], float]) -> None:
-        """Starts to reduce what is next. slowest: seconds that a case of a property took."""
+    def reduce(self) -> None:
+        """Starts to reduce what is next."""
         finding = self.findings.next()
         assert finding is not None
         others = self.findings.comparable(finding)
-        self._reducer.begin(finding, others, slowest(finding.name))
+        self._reducer.begin(finding, others)
 
     def _reduced(self, outcome: Outcome) -> None:
         finding = outcome.finding
@@ -199,6 +203,8 @@ class Book:
             self._forget(each)
             self._say(f"{each.signature} is {kept.signature}")
         self._write(kept)
+        if kept is finding:
+            self._say(f"reduced: {kept.signature}: {self._folder.path / kept.files[-1]}")
         self._note_hangs()
         self._again(others)
 
@@ -220,7 +226,6 @@ class Book:
         if before.case != case or finding.name not in before.properties:
             self._exchange.replace(finding.entry.encode(), value)
             finding.entry = value.decode()
-        self._say(f"reduced: {finding.signature}: {self._folder.path / names[-1]}")
         finding.files = names
 
     def _forget(self, finding: Finding) -> None:

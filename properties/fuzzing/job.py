@@ -4,6 +4,7 @@ import itertools
 import os
 import pathlib
 import signal
+import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -88,6 +89,9 @@ class Job:
         reducer = Reducer(plan.target, plan.mode, self.masked_rows)
         how = (plan.target, plan.mode, self.masked_rows)
         self.book = Book(self._folder, exchange, reducer, self.ledger, how, progress.say)
+        # What there is to visit is counted beside the work: it takes seconds, on a busy machine many.
+        self._counting = threading.Thread(target=self._count_triples, daemon=True)
+        self._counting.start()
         self._slots = [first, *(self._slot() for _ in range(plan.workers - 1))]
         self._covering = self._covering_choices(of, gradients=hello["gradients"])
         self._resume(state, processes)
@@ -97,6 +101,9 @@ class Job:
         self._lent: Slot | None = None  # whose place a reduction has
         self._cases = self.ledger.cases
         self._instruct(first, 0)
+
+    def _count_triples(self) -> int:
+        return self.ledger.tally.triples.legal
 
     def _slot(self) -> Slot:
         slot = Slot()
@@ -249,7 +256,7 @@ class Job:
         if self._over:
             return
         if self.book.to_reduce and not self.book.reducing:
-            self.book.reduce(lambda name: self._patience[name].slowest)
+            self.book.reduce()
             self._lent = slot
         if self.book.reducing and self._lent is slot:
             return
@@ -282,13 +289,15 @@ class Job:
     def _line(self) -> str:
         tally = self.ledger.tally
         new = len(tally.configurations) - self._configurations
-        triples = f"{tally.triples.visited:,} of {tally.triples.legal:,} triples"
+        triples = ""
+        if not self._counting.is_alive():
+            triples = f"{tally.triples.visited:,} of {tally.triples.legal:,} triples  "
         failures = len(self.book.findings.current)
         reducing = ", reducing one" if self.book.reducing else ""
         return (
             f"{duration(self.elapsed)} of {duration(self._plan.budget)}  "
             f"{self.ledger.cases - self._cases:,} cases  "
-            f"{60 * new / max(self.elapsed, 1):.0f} configurations a minute  {triples}  "
+            f"{60 * new / max(self.elapsed, 1):.0f} configurations a minute  {triples}"
             f"{failures} failure{'' if failures == 1 else 's'}{reducing}"
         )
 

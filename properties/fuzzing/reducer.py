@@ -11,16 +11,18 @@ from properties.cases.case import Case, CaseError
 from properties.fuzzing.findings import DIRECT, Finding, Report, kind_of
 from properties.judging.targets import MaskedRows, TargetError
 from properties.shrinking import parameters, start
+from properties.shrinking.patience import Patience
 from properties.shrinking.reducing import Reduced, reduce
-from properties.shrinking.signature import PROCESS, Signature
+from properties.shrinking.signature import Signature
 from properties.shrinking.trials import Trials
 
 _SECONDS = 300.0
 """That one reduction may take: some ten times what most take, but for cases that hang."""
 
-_LEAST, _MOST, _TIMES = 10.0, 300.0, 5.0
-"""Seconds after which a candidate hangs, at least and at most, and times the slowest case that came
-to an end: a reduction waits for most of them. The result is none that hangs alone there."""
+# A reduction of a hang waits for most of its candidates: not for as long as a worker is waited for.
+# What is found is then given three times that.
+_TIMES, _SURELY = 5.0, 3.0
+_PLAIN = Case(1, 1, 1, 1, 1)
 
 
 @dataclass
@@ -58,13 +60,9 @@ class Reducer:
     def busy(self) -> bool:
         return self._pending is not None
 
-    def begin(self, finding: Finding, others: Sequence[Finding], slowest: float) -> None:
-        """Starts on a finding. others: reduced ones that it may turn out to be; slowest: seconds
-        that a case of its property took at most."""
-        seconds = None
-        if finding.signature.output == PROCESS:
-            seconds = min(max(_TIMES * slowest, _LEAST), _MOST)
-        self._pending = self._thread.submit(self._reduced, finding, others, seconds)
+    def begin(self, finding: Finding, others: Sequence[Finding]) -> None:
+        """Starts on a finding. others: reduced ones that it may turn out to be."""
+        self._pending = self._thread.submit(self._reduced, finding, others)
 
     def poll(self) -> Outcome | None:
         """What became of it, once it is known."""
@@ -81,26 +79,27 @@ class Reducer:
         self._thread.shutdown()
         self._pending = None
 
-    def _reduced(
-        self, finding: Finding, others: Sequence[Finding], seconds: float | None
-    ) -> Outcome | None:
+    def _reduced(self, finding: Finding, others: Sequence[Finding]) -> Outcome | None:
+        patience = Patience(times=_TIMES) if finding.hung else Patience()
         try:
-            with self._asked([finding.name], seconds) as trials:
+            with self._asked([finding.name], patience) as trials:
                 same = self._known(finding, others, trials)
                 if same is not None:
                     return Outcome(finding, same)
                 outcome = self._reduce(finding, trials)
+            if outcome.report is not None and finding.hung:
+                self._ascertain(outcome, patience)
             if outcome.report is not None and finding.name not in DIRECT:
-                outcome.directly = self._directly(Case.from_json(outcome.report["case"]), seconds)
+                outcome.directly = self._directly(Case.from_json(outcome.report["case"]), patience)
             return outcome
         except _Stopped:
             return None
         except (CaseError, TargetError) as error:
             return Outcome(finding, trouble=str(error))
 
-    def _asked(self, properties: Sequence[str], seconds: float | None) -> Trials:
+    def _asked(self, properties: Sequence[str], patience: Patience) -> Trials:
         target, mode, masked_rows = self._how
-        self._trials = Trials(properties, target, mode, masked_rows, seconds=seconds)
+        self._trials = Trials(properties, target, mode, masked_rows, patience=patience)
         if self._stopping:
             raise _Stopped
         return self._trials
@@ -132,6 +131,8 @@ class Reducer:
         return None
 
     def _reduce(self, finding: Finding, trials: Trials) -> Outcome:
+        if finding.hung and not finding.case.breaks:
+            self._learn(finding, trials)
         with tempfile.TemporaryDirectory() as folder:
             reduced = reduce(
                 finding.case,
@@ -140,14 +141,34 @@ class Reducer:
                 wanted=finding.signature,
                 folder=Path(folder),
                 deadline=time.monotonic() + _SECONDS,
+                explaining=not finding.hung,
             )
         report = None if reduced.case is None else trials.reports[reduced.case]
         return Outcome(finding, None, reduced, report)
 
-    def _directly(self, minimal: Case, seconds: float | None) -> list[str] | None:
+    def _learn(self, finding: Finding, trials: Trials) -> None:
+        """Runs a plain case, so that it is known how long cases take."""
+        simplest = parameters.simplest(finding.name, _PLAIN)
+        if simplest is not None:
+            try:
+                self._fails(trials, replace(_PLAIN, parameters=simplest))
+            except CaseError:
+                return
+
+    def _ascertain(self, outcome: Outcome, patience: Patience) -> None:
+        """Takes back a reduced case that ends after all: candidates were given less time."""
+        assert outcome.report is not None
+        case = Case.from_json(outcome.report["case"])
+        longer = Patience(_SURELY * patience.limit(case))
+        with self._asked([outcome.finding.name], longer) as trials:
+            if self._fails(trials, case) is None:
+                outcome.report = None
+                outcome.trouble = "not reduced: how long it takes varies"
+
+    def _directly(self, minimal: Case, patience: Patience) -> list[str] | None:
         if minimal.breaks or not start.cheap(minimal):
             return None
-        with self._asked(DIRECT, seconds) as trials:
+        with self._asked(DIRECT, patience) as trials:
             try:
                 found = self._fails(trials, replace(minimal, parameters={}))
             except CaseError:

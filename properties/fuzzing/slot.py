@@ -123,6 +123,7 @@ class Slot:
             return
         self._child.end(patience=0)
         self._child = None
+        self._log.unlink(missing_ok=True)
         self.listen()
         case = self._ledger.open.get(self.process)
         if case is not None:

@@ -2,9 +2,6 @@
 
 from properties.cases.case import Case
 
-_TIMES = 20.0
-"""How many times as long as the slowest of those that came to an end a case may take."""
-
 _SMALL = 2**25
 """Work below which the time of a case hardly depends on it: what is traced and compiled does."""
 
@@ -12,11 +9,18 @@ _SMALL = 2**25
 class Patience:
     """Learns from cases that came to an end.
 
-    first: seconds that a case may take before one has; least, most: of all limits after that.
+    first: seconds that a case may take before one has; least, most: of all limits after that;
+    times: how many times as long as the slowest of those that did a case may take.
     """
 
-    def __init__(self, first: float = 60.0, least: float = 10.0, most: float = 1800.0) -> None:
-        self._first, self._least, self._most = first, least, most
+    def __init__(
+        self,
+        first: float = 60.0,
+        least: float = 10.0,
+        most: float = 1800.0,
+        times: float = 20.0,
+    ) -> None:
+        self._first, self._least, self._most, self._times = first, least, most, times
         self.slowest = 0.0
         self._slowest_work = 0
 
@@ -25,7 +29,7 @@ class Patience:
         if not self.slowest:
             return self._first
         larger = max(_work(case) / max(self._slowest_work, _SMALL), 1.0)
-        return min(max(_TIMES * self.slowest * larger, self._least), self._most)
+        return min(max(self._times * self.slowest * larger, self._least), self._most)
 
     def took(self, case: Case, seconds: float) -> None:
         """A case came to an end."""

@@ -63,6 +63,7 @@ def reduce(
     waiting: Callable[[str, Case], None] = lambda what, case: None,
     most: int = 400,
     deadline: float = float("inf"),
+    explaining: bool = True,
 ) -> Reduced:
     """Reduces a case that is said to fail to the smallest one that fails in the same way.
 
@@ -72,7 +73,8 @@ def reduce(
     parameters the case has. folder: where the values of reduced cases with tensors are written;
     needed for those alone. A case that is not `start.cheap` is itself run only if none of the small
     ones that resemble it fails. The search stops after `most` runs or at `deadline`, of
-    `time.monotonic`, with what it has. Raises CaseError if the case is itself none of the property.
+    `time.monotonic`, with what it has. explaining: whether to change the result in one thing at a
+    time, which takes up to 30 more runs. Raises CaseError if the case is itself none of the property.
     """
     search = _Search(case, fails, wanted, progress, most, deadline)
     try:
@@ -82,7 +84,9 @@ def reduce(
             search.descend(property, folder)
     except _Spent:
         search.reduced.complete = False
-    search.explain(folder)
+    search.note()
+    if explaining:
+        search.explain(folder)
     return search.reduced
 
 
@@ -200,10 +204,14 @@ class _Search:
         assert self.reduced.case is not None
         return self.reduced.case
 
+    def note(self) -> None:
+        """Says what it took to find the case."""
+        reduced = self.reduced
+        reduced.runs, reduced.seconds = self._runs, time.monotonic() - self._began
+
     def explain(self, folder: Path | None) -> None:
         """Changes the minimal case in one thing at a time."""
         reduced = self.reduced
-        reduced.runs, reduced.seconds = self._runs, time.monotonic() - self._began
         case = reduced.case
         if case is None or (case.tensors is not None and not reduced.complete):
             return

@@ -34,13 +34,13 @@ class Trials:
         mode: str,
         masked_rows: MaskedRows | None = None,
         *,
-        seconds: float | None = None,
+        patience: Patience | None = None,
     ) -> None:
-        """seconds: what a case may take, by default so many times what others took."""
+        """patience: what a case may take, by default so many times what others took."""
         self.reports: dict[Case, dict[str, Any]] = {}
         self._properties = list(properties)
         self._target, self._mode, self._masked_rows = target, mode, masked_rows
-        self._fixed, self._patience = seconds, Patience()
+        self._patience = patience or Patience()
         self._child: Child | None = None
 
     def __enter__(self) -> "Trials":
@@ -58,7 +58,7 @@ class Trials:
             "folder": os.path.abspath(case.folder),
         }
         began = time.monotonic()
-        limit = self._patience.limit(case) if self._fixed is None else self._fixed
+        limit = self._patience.limit(case)
         try:
             child.send(job)
             if not child.connection.poll(limit):

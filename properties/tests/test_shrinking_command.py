@@ -13,6 +13,7 @@ import pytest
 from properties.cases.case import Bias, Case
 from properties.commands.main import main
 from properties.judging.targets import TargetError
+from properties.shrinking.patience import Patience
 from properties.shrinking.signature import PROCESS, Signature
 from properties.shrinking.trials import Trials
 from properties.tests.test_shrinking import BIG
@@ -134,9 +135,9 @@ def test_a_crash_is_reduced(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_hang_is_a_failure_and_ends_its_process() -> None:
-    with Trials(["outputs"], "shrunk_attention:hang", "interpret", seconds=60) as fails:
+    with Trials(["outputs"], "shrunk_attention:hang", "interpret") as fails:
         assert fails(replace(CASE, kv_len=2)) is None
-    with Trials(["outputs"], "shrunk_attention:hang", "interpret", seconds=1) as fails:
+    with Trials(["outputs"], "shrunk_attention:hang", "interpret", patience=Patience(1)) as fails:
         assert fails(CASE) == Signature("outputs", PROCESS, "gave nothing within N s")
         report = fails.reports[CASE]
     assert report["verdict"]["message"] == "gave nothing within 1 s"
