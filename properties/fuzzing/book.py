@@ -194,9 +194,11 @@ class Book:
             self._again(finding.waiting)
             return
         assert outcome.reduced is not None
+        found_under = finding.name
         finding.minimal, finding.directly = outcome.report, outcome.directly
         finding.explanation = outcome.reduced.explanation
         finding.settled = "reduced"
+        self.findings.join(found_under, finding)
         group, others = self.findings.settle(finding)
         kept, *merged = group
         for each in merged:

@@ -220,9 +220,8 @@ def _are_one(one: Finding, other: Finding) -> bool:
     if kind_of(one.signature) == kind_of(other.signature):
         if _alike(one.case, other.case):
             return True
-        if one.name == other.name and (
-            contains(one.case, other.case) or contains(other.case, one.case)
-        ):
+        same = one.name == other.name or {one.name, other.name} == {*DIRECT}
+        if same and (contains(one.case, other.case) or contains(other.case, one.case)):
             return True
     return _shows_directly(one, other) or _shows_directly(other, one)
 

@@ -89,7 +89,7 @@ class Job:
         reducer = Reducer(plan.target, plan.mode, self.masked_rows)
         how = (plan.target, plan.mode, self.masked_rows)
         self.book = Book(self._folder, exchange, reducer, self.ledger, how, progress.say)
-        # What there is to visit is counted beside the work: it takes seconds, on a busy machine many.
+        # What there is to visit is counted beside the work: on a busy machine it takes long.
         self._counting = threading.Thread(target=self._count_triples, daemon=True)
         self._counting.start()
         self._slots = [first, *(self._slot() for _ in range(plan.workers - 1))]

@@ -30,7 +30,8 @@ class Outcome:
     """What became of a finding.
 
     same: the finding that it turned out to be. Else reduced and report: of the minimal case, None
-    where it did not fail again. directly: how that fails under `DIRECT`, for other properties.
+    where it did not fail again; under one of `DIRECT` if it fails there too. directly: how the
+    minimal case of another property fails under those.
     trouble: why there is nothing of all this.
     """
 
@@ -90,7 +91,7 @@ class Reducer:
             if outcome.report is not None and finding.hung:
                 self._ascertain(outcome, patience)
             if outcome.report is not None and finding.name not in DIRECT:
-                outcome.directly = self._directly(Case.from_json(outcome.report["case"]), patience)
+                self._directly(outcome, Case.from_json(outcome.report["case"]), patience)
             return outcome
         except _Stopped:
             return None
@@ -165,12 +166,23 @@ class Reducer:
                 outcome.report = None
                 outcome.trouble = "not reduced: how long it takes varies"
 
-    def _directly(self, minimal: Case, patience: Patience) -> list[str] | None:
+    def _directly(self, outcome: Outcome, minimal: Case, patience: Patience) -> None:
+        """Holds the minimal case to the truth: what fails there in the same way is reduced there,
+        where it may become smaller, and needs nothing else to be seen."""
         if minimal.breaks or not start.cheap(minimal):
-            return None
+            return
+        minimal = replace(minimal, parameters={})
         with self._asked(DIRECT, patience) as trials:
             try:
-                found = self._fails(trials, replace(minimal, parameters={}))
+                found = self._fails(trials, minimal)
             except CaseError:
-                return None
-        return None if found is None else kind_of(found)
+                return
+            if found is None:
+                return
+            outcome.directly = kind_of(found)
+            if outcome.directly != kind_of(outcome.finding.signature):
+                return
+            direct = Finding(trials.reports[minimal])
+            reduced = self._reduce(direct, trials)
+        if reduced.report is not None:
+            outcome.reduced, outcome.report = reduced.reduced, reduced.report

@@ -74,7 +74,8 @@ def reduce(
     needed for those alone. A case that is not `start.cheap` is itself run only if none of the small
     ones that resemble it fails. The search stops after `most` runs or at `deadline`, of
     `time.monotonic`, with what it has. explaining: whether to change the result in one thing at a
-    time, which takes up to 30 more runs. Raises CaseError if the case is itself none of the property.
+    time, which takes up to 30 more runs. Raises CaseError if the case is itself none of the
+    property.
     """
     search = _Search(case, fails, wanted, progress, most, deadline)
     try:
