@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from properties import engines, environment
 from properties.fuzzing.findings import Finding
-from properties.fuzzing.job import Job, Plan
+from properties.fuzzing.job import Interruption, Job, Plan
 from properties.fuzzing.progress import Progress, told
 from properties.fuzzing.shards import shard_of
 from properties.judging.result import CHIP, MODES, engines_for
@@ -85,19 +85,20 @@ def command(options: argparse.Namespace) -> int:
         options.out,
         options.database,
     )
-    job = Job(plan, Progress())
-    job.run()
+    with Interruption() as interruption:
+        job = Job(plan, Progress(), interruption)
+        job.run()
     findings, reasons = job.book.findings.current, _reasons(job)
     _count(job, findings)
     print("\n".join(["", *summary.lines(job.ledger.tally, triples=True)]))
     print(f"journal         {job.ledger.balance}")
     print("\n".join(told(findings, str(plan.out))))
-    print("\n".join(["", *reasons, _verdict(job, findings)]), flush=True)
+    print("\n".join(["", *reasons, _verdict(interruption.by, findings)]), flush=True)
     if os.environ.get("GITHUB_ACTIONS") and (findings or reasons):
         print("\n".join(github.annotations(job.ledger.tally.failures, reasons)))
     if writing.wanted(options.report, options.report_json):
         report = _report(job, plan, findings, reasons)
-        if not job.interrupted:
+        if not interruption.by:
             report["explanations"] = _explanations(findings)
         writing.write(report, options.report, options.report_json)
     if job.trouble:
@@ -135,9 +136,9 @@ def _count(job: Job, findings: list[Finding]) -> None:
         each.failures = each.failures if name in failing else 0
 
 
-def _verdict(job: Job, findings: list[Finding]) -> str:
-    ended = f"ended by {job.interrupted}: run again with the same --out to go on. "
-    head = ended if job.interrupted else ""
+def _verdict(interrupted: str, findings: list[Finding]) -> str:
+    ended = f"ended by {interrupted}: run again with the same --out to go on. "
+    head = ended if interrupted else ""
     if not findings:
         return f"{head}no failure"
     unreduced = sum(not each.settled for each in findings)

@@ -53,17 +53,39 @@ class Plan:
     database: str | None
 
 
+class Interruption:
+    """While in the `with` block, SIGINT and SIGTERM end the job at its next look. A second one ends
+    it at once, and loses no more than if it were killed."""
+
+    def __init__(self) -> None:
+        self.by = ""  # the signal's name, once there is one
+
+    def __enter__(self) -> "Interruption":
+        signals = (signal.SIGINT, signal.SIGTERM)
+        self._before = {each: signal.signal(each, self._note) for each in signals}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.by = signal.Signals(number).name
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Job:
     """One run of the job in its folder. After `run`, `book` and `ledger` have what was found and
     counted, since the folder was made.
 
-    trouble: why it could not go on, empty if it could. interrupted: by which signal it was ended.
+    trouble: why it could not go on, empty if it could.
     """
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
+    def __init__(self, plan: Plan, progress: Progress, interruption: Interruption) -> None:
         """Starts the first worker. Raises ValueError for a plan that cannot be carried out."""
         self._plan, self._progress = plan, progress
-        self.trouble = self.interrupted = ""
+        self.trouble = ""
+        self._interruption = interruption
         self.began = time.monotonic()
         self._folder = Folder(plan.out)
         state = self._folder.load() or {}
@@ -195,27 +217,15 @@ class Job:
 
     def run(self) -> None:
         """Until the budget is spent, or a signal ends it."""
-        handlers = {
-            each: signal.signal(each, self._interrupt) for each in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            self._work()
-        except OSError as error:
-            self.trouble = f"{error.filename or self._folder.path}: {error.strerror or error}"
-        finally:
-            self._end()
-            for each, handler in handlers.items():
-                signal.signal(each, handler)
-
-    def _interrupt(self, number: int, frame: object) -> None:
-        """Ends at the next look; a second signal ends at once, and loses what is in the journals
-        no more than being killed does."""
-        self.interrupted = signal.Signals(number).name
-        signal.signal(number, signal.SIG_DFL)
+        for step in (self._work, self._end, self._close):
+            try:
+                step()
+            except OSError as error:  # a disk that is full
+                self.trouble = f"{error.filename or self._folder.path}: {error.strerror or error}"
 
     @property
     def _over(self) -> bool:
-        return bool(self.interrupted or self.trouble or self.elapsed > self._plan.budget)
+        return bool(self._interruption.by or self.trouble or self.elapsed > self._plan.budget)
 
     @property
     def elapsed(self) -> float:
@@ -320,6 +330,8 @@ class Job:
             time.sleep(_LOOK)
         self._progress.show(self._line())
         self._save()
+
+    def _close(self) -> None:
         self.book.close()
         self._folder.close()
 

@@ -157,14 +157,17 @@ class Reducer:
                 return
 
     def _ascertain(self, outcome: Outcome, patience: Patience) -> None:
-        """Takes back a reduced case that ends after all: candidates were given less time."""
+        """Takes back a reduced case that ends after all: candidates were given less time. Where
+        the case as it was found ends too, nothing hangs."""
         assert outcome.report is not None
         case = Case.from_json(outcome.report["case"])
         longer = Patience(_SURELY * patience.limit(case))
         with self._asked([outcome.finding.name], longer) as trials:
-            if self._fails(trials, case) is None:
-                outcome.report = None
-                outcome.trouble = "not reduced: how long it takes varies"
+            if self._fails(trials, case) is not None:
+                return
+            outcome.report = None
+            if self._fails(trials, outcome.finding.case) is not None:
+                outcome.trouble = "not reduced: how long smaller cases take varies"
 
     def _directly(self, outcome: Outcome, minimal: Case, patience: Patience) -> None:
         """Holds the minimal case to the truth: what fails there in the same way is reduced there,

@@ -51,8 +51,8 @@ class Slot:
         log: pathlib.Path,
     ) -> dict[str, Any]:
         """Starts a worker, gives what it says of the target. Raises TargetError."""
-        self.process, self._log = process, log
         self._child = child = Child(worker.work, target, (mode, masked_rows, str(log)))
+        self.process, self._log = process, log
         self._tail = journal.Tail(journals / journal.name(process))
         self.begun, self.stopping = 0, False
         return child.hello

@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -112,7 +112,7 @@ def test_collecting_leaves_the_tests_as_they_are() -> None:
 
 def test_time_is_shared_by_files_then_by_tests() -> None:
     tests = [test for test in suite.tests() if test.drawn]
-    turns, spent = Turns(tests, {}), Counter[str]()
+    turns, spent = Turns(tests, {}), defaultdict[str, float](float)
     for _ in range(4000):
         test = turns.next()
         assert test is not None

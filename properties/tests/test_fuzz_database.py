@@ -133,9 +133,8 @@ def test_a_server_that_comes_late_and_is_restarted_empty(tmp_path: pathlib.Path)
     assert _wait(lambda: sum("unreachable" in line for line in said) == 3)
     with _server(port, tmp_path):
         third = Exchange(tmp_path / "third", url, KEY, said.append)
-        got: list[bytes] = []
-        assert _wait(lambda: got.extend(_arrived(third)) or len(got) == 2)
-        assert set(got) == {b"before", b"meanwhile"}
+        assert _wait(lambda: third.arrived.qsize() == 2)
+        assert set(_arrived(third)) == {b"before", b"meanwhile"}
         for each in (one, other, third):
             each.end()
     # Once for each change, not for each attempt.
