@@ -84,7 +84,7 @@ def kind_of(signature: Signature) -> list[str]:
 
 
 def contains(case: Case, minimal: Case) -> bool:
-    """Whether a case has all that a minimal case has, so that it may be reduced to it."""
+    """Whether a case has all features that a minimal case has, at sizes as large."""
     sizes = ("batch", "heads", "q_len", "kv_len", "head_dim")
     if any(getattr(case, name) < getattr(minimal, name) for name in sizes):
         return False
@@ -93,7 +93,12 @@ def contains(case: Case, minimal: Case) -> bool:
             return False
     scaled = minimal.sm_scale == 1.0 or case.sm_scale != 1.0
     same_dtype = minimal.dtype in ("float32", case.dtype)
-    return scaled and same_dtype and case.breaks == minimal.breaks
+    return scaled and same_dtype
+
+
+def reduces_to(case: Case, minimal: Case) -> bool:
+    """Whether a case may be reduced to a minimal one."""
+    return case.breaks == minimal.breaks and contains(case, minimal)
 
 
 def _alike(one: Case, other: Case) -> bool:
@@ -180,7 +185,7 @@ class Findings:
         others = [
             each
             for each in finding.waiting
-            if not contains(Case.from_json(each["case"]), finding.case)
+            if not reduces_to(Case.from_json(each["case"]), finding.case)
         ]
         finding.waiting = []
         # The one that shows most directly, and of these the first.
@@ -202,14 +207,15 @@ class Findings:
 def _is_of(report: Report, case: Case, known: Finding) -> bool:
     """Whether a failure, of a signature that it has, is of a finding."""
     if known.minimal is not None:
-        return contains(case, known.case)
+        return reduces_to(case, known.case)
     if not known.settled and len(known.waiting) < _KEPT_WAITING:
         known.waiting.append(report)
     return True
 
 
 def _ends_as(signature: Signature, case: Case, known: Finding) -> bool:
-    """Whether a case ended its process as a known one did that it contains, under any property."""
+    """Whether a case ended its process as a known one did that it contains, under any property,
+    and whatever rule it breaks beside."""
     if signature.output != PROCESS or known.minimal is None:
         return False
     return kind_of(signature) == kind_of(known.signature) and contains(case, known.case)
@@ -221,7 +227,7 @@ def _are_one(one: Finding, other: Finding) -> bool:
         if _alike(one.case, other.case):
             return True
         same = one.name == other.name or {one.name, other.name} == {*DIRECT}
-        if same and (contains(one.case, other.case) or contains(other.case, one.case)):
+        if same and (reduces_to(one.case, other.case) or reduces_to(other.case, one.case)):
             return True
     return _shows_directly(one, other) or _shows_directly(other, one)
 
@@ -230,7 +236,7 @@ def _shows_directly(indirect: Finding, direct: Finding) -> bool:
     """Whether the minimal case of a finding fails directly, as another finding does."""
     if direct.name not in DIRECT or indirect.directly is None:
         return False
-    return indirect.directly == kind_of(direct.signature) and contains(indirect.case, direct.case)
+    return indirect.directly == kind_of(direct.signature) and reduces_to(indirect.case, direct.case)
 
 
 def _size(case: Case) -> tuple[int, int]:

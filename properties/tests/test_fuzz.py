@@ -281,9 +281,11 @@ def test_a_crash_is_the_same_under_every_property() -> None:
     ended = "was ended by SIGABRT"
     crash = _reduced(findings, _report(CASE, "outputs", PROCESS, ended), replace(CASE, q_len=1))
     assert findings.add(_report(CASE, "invariances.scaling", PROCESS, ended), "drawn") is None
-    assert crash.also == ["invariances.scaling"]
     other = _report(CASE, "invariances.scaling", PROCESS, "was ended by SIGSEGV")
     assert findings.add(other, "drawn") is not None
+    broken = replace(CASE, breaks="rank", parameters={"argument": "q"})
+    assert findings.add(_report(broken, "refusals", PROCESS, ended), "drawn") is None
+    assert crash.also == ["invariances.scaling", "refusals"]
     smaller = _report(replace(CASE, kv_len=1), "memory", PROCESS, ended)
     assert findings.add(smaller, "drawn") is not None
 
