@@ -85,6 +85,7 @@ class Exchange:
             if value in self._own.fetch(self._key):
                 self._own.delete(self._key, value)
                 self._retired.add(value)
+                self._wake.set()
 
     def end(self) -> None:
         """Sends what is left, if the database answers in time."""
