@@ -93,7 +93,7 @@ def command(options: argparse.Namespace) -> int:
     print("\n".join(["", *summary.lines(job.ledger.tally, triples=True)]))
     print(f"journal         {job.ledger.balance}")
     print("\n".join(told(findings, str(plan.out))))
-    print("\n".join(["", *reasons, _verdict(interruption.by, findings)]), flush=True)
+    print("\n".join(["", *reasons, _verdict(interruption.by, findings, reasons)]), flush=True)
     if os.environ.get("GITHUB_ACTIONS") and (findings or reasons):
         print("\n".join(github.annotations(job.ledger.tally.failures, reasons)))
     if writing.wanted(options.report, options.report_json):
@@ -123,8 +123,8 @@ def _workers(asked: int | None, mode: str) -> int:
 
 def _reasons(job: Job) -> list[str]:
     """What beside failures of properties makes the run fail."""
-    vacuous = job.ledger.tally.vacuous
-    return [each for each in (job.trouble, vacuous) if each]
+    idle = "" if job.cases else "no case was run"
+    return [each for each in (job.trouble, job.ledger.tally.vacuous, idle) if each]
 
 
 def _count(job: Job, findings: list[Finding]) -> None:
@@ -136,11 +136,11 @@ def _count(job: Job, findings: list[Finding]) -> None:
         each.failures = each.failures if name in failing else 0
 
 
-def _verdict(interrupted: str, findings: list[Finding]) -> str:
+def _verdict(interrupted: str, findings: list[Finding], reasons: list[str]) -> str:
     ended = f"ended by {interrupted}: run again with the same --out to go on. "
     head = ended if interrupted else ""
     if not findings:
-        return f"{head}no failure"
+        return f"{head}{'FAILED' if reasons else 'no failure'}"
     unreduced = sum(not each.settled for each in findings)
     left = f", {unreduced} of them not reduced yet" if unreduced else ""
     return f"{head}{len(findings)} failure{'s' if len(findings) > 1 else ''}{left}"

@@ -86,7 +86,6 @@ class Job:
         self._plan, self._progress = plan, progress
         self.trouble = ""
         self._interruption = interruption
-        self.began = time.monotonic()
         self._folder = Folder(plan.out)
         state = self._folder.load() or {}
         self._seed = state.get("seed") or os.urandom(16).hex()
@@ -123,6 +122,7 @@ class Job:
         self._lent: Slot | None = None  # whose place a reduction has
         self._cases = self.ledger.cases
         self._instruct(first, 0)
+        self._began = time.monotonic()
 
     def _count_triples(self) -> int:
         return self.ledger.tally.triples.legal
@@ -179,8 +179,8 @@ class Job:
             self._tails[process] = tail
         self.book.ask_known()
         self._progress.say(
-            f"resumed in {self._folder.path}: {self.ledger.cases:,} cases and "
-            f"{len(self.book.findings.current)} failures before"
+            f"resumed in {self._folder.path}: {self.ledger.cases:,} cases before, failures: "
+            f"{len(self.book.findings.current)}"
         )
 
     def _follow(self, process: int, tail: journal.Tail) -> None:
@@ -228,8 +228,14 @@ class Job:
         return bool(self._interruption.by or self.trouble or self.elapsed > self._plan.budget)
 
     @property
+    def cases(self) -> int:
+        """How many cases this run of the job has run."""
+        return self.ledger.cases - self._cases
+
+    @property
     def elapsed(self) -> float:
-        return time.monotonic() - self.began
+        """Seconds since the first worker was told what to do."""
+        return time.monotonic() - self._began
 
     def _work(self) -> None:
         shared = saved = time.monotonic()
@@ -306,7 +312,7 @@ class Job:
         reducing = ", reducing one" if self.book.reducing else ""
         return (
             f"{duration(self.elapsed)} of {duration(self._plan.budget)}  "
-            f"{self.ledger.cases - self._cases:,} cases  "
+            f"{self.cases:,} cases  "
             f"{60 * new / max(self.elapsed, 1):.0f} configurations a minute  {triples}"
             f"{failures} failure{'' if failures == 1 else 's'}{reducing}"
         )
