@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -135,7 +136,11 @@ class Slot:
         code = self._child.code
         self._child = None
         self.listen()
-        if code != worker.CANNOT_WRITE and self.process in self._ledger.open:
+        case = self._ledger.open.get(self.process)
+        if case is not None and code == -signal.SIGTERM:
+            # No kernel asks its process to end: somebody ends all processes of the job.
+            self._append({"interrupted": case.number})
+        elif case is not None and code != worker.CANNOT_WRITE:
             self._lost(ENDED.format(how), hung=False)
         elif code == 0:
             self._log.unlink(missing_ok=True)

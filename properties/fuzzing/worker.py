@@ -38,8 +38,9 @@ CANNOT_WRITE = 74
 WHERE = signal.SIGUSR1
 """Makes a worker say in its log where it is."""
 
-# Bytes of memory at which a process first gives back what it keeps, then ends for another.
-_CLEARS_AT, _ENDS_AT = 1100 * 2**20, 1600 * 2**20
+# Bytes of memory at which a process gives back what it keeps, and beyond which it then ends for
+# another: far enough apart that it does not compile all of it anew after every case.
+_CLEARS_AT, _ENDS_ABOVE = 1200 * 2**20, 900 * 2**20
 _MOST_LOG = 4 * 2**20
 
 # Batches of a test without a case that has not been run, after which there is none.
@@ -57,9 +58,8 @@ def work(
     property; "visited", triples by property. Later come {"replay": [...]}, {"visited": {...}} and
     {"stop": true}. The process ends with the one that sends these.
     """
-    # Of the job: it tells the workers to stop.
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    # Ctrl-C is for the job: it tells the workers to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(file, stream)
@@ -165,7 +165,7 @@ class _Worker:
         if not self._stopping and _memory() > _CLEARS_AT:
             jax.clear_caches()
             environment.give_back_memory()
-            self._stopping = _memory() > _ENDS_AT
+            self._stopping = _memory() > _ENDS_ABOVE
         return self._stopping
 
     def _test(self, test: suite.Test) -> None:

@@ -258,16 +258,20 @@ def test_a_hang_is_ended_and_says_where_it_was() -> None:
     assert not watched.ledger.open
 
 
-def test_a_worker_that_is_killed_leaves_its_case() -> None:
+@pytest.mark.parametrize(
+    ("by", "how"),
+    [(signal.SIGKILL, "was ended by SIGKILL"), (signal.SIGTERM, "interrupted")],
+)
+def test_a_worker_that_is_ended_leaves_its_case(by: signal.Signals, how: str) -> None:
     watched = _Watched("hanging")
     watched.ask(CASE)
     watched.watch(watched.is_at_what_was_asked, Patience(60.0, 60.0))
     child = watched.slot._child
     assert child is not None
-    os.kill(child.pid, signal.SIGKILL)
+    os.kill(child.pid, by)
     watched.watch(lambda: watched.slot.free, Patience(60.0, 60.0))
     (lost,) = [each for each in watched.ended if each.how]
-    assert (lost.how, lost.hung) == ("was ended by SIGKILL", False)
+    assert (lost.how, lost.hung) == (how, False)
     assert lost.begun.case == CASE
 
 
