@@ -1,6 +1,7 @@
 """Results as data: one row for each generation, shape and pass, and the versions that made them."""
 
 import json
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -94,7 +95,8 @@ def _data(key: Key, row: Row) -> dict[str, Any]:
 
 def _row(data: dict[str, Any]) -> tuple[Key, Row]:
     key = Key(data["generation"], data["shape"], data["pass"])
-    for name, known in zip(key, (GENERATIONS, SHAPES, PASSES), strict=True):
+    all_known: tuple[Collection[str], ...] = (GENERATIONS, SHAPES, PASSES)
+    for name, known in zip(key, all_known, strict=True):
         if name not in known:
             raise ValueError(f"{name!r} is none of {', '.join(known)}")
     block = data["best_block"]

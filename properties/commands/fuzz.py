@@ -96,8 +96,12 @@ def command(options: argparse.Namespace) -> int:
     print("\n".join(["", *reasons, _verdict(interruption.by, findings, reasons)]), flush=True)
     if os.environ.get("GITHUB_ACTIONS") and (findings or reasons):
         print("\n".join(github.annotations(job.ledger.tally.failures, reasons)))
-    if writing.wanted(options.report, options.report_json):
+    issue = options.out / "issue.md"
+    issue.unlink(missing_ok=True)
+    if findings or writing.wanted(options.report, options.report_json):
         report = _report(job, plan, findings, reasons)
+        if findings:
+            issue.write_text(github.issue(report), encoding="utf-8")
         if not interruption.by:
             report["explanations"] = _explanations(findings)
         writing.write(report, options.report, options.report_json)

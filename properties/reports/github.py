@@ -53,17 +53,38 @@ def summary(data: Mapping[str, Any]) -> str:
         f"{untested:.2%} of rows untested, {data['refused']:,} refused, {data['seconds']:,.0f} s",
         "",
         *_ratios(data["outputs"]),
+        *_kinds(data["failures"]),
     ]
-    groups = alike.groups(data["failures"])
+    return "\n".join(lines) + "\n"
+
+
+def issue(data: Mapping[str, Any]) -> str:
+    """The text of an issue on what failed in a run: the smallest cases, how to see them again, and
+    what they were seen with."""
+    versions = [f"{name} {version}" for name, version in data["environment"].items() if version]
+    lines = [
+        f"{_inline(data['target'])} does not hold what it claims: each case below is the smallest "
+        "found that fails in its way, with the command that runs it again.",
+        *_kinds(data["failures"]),
+        "",
+        f"Seen with {_inline(', '.join(versions))}, mode {_inline(data['mode'])}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _kinds(failures: Sequence[alike.Failure]) -> list[str]:
+    """The first of each kind of failure, under its property."""
+    groups = alike.groups(failures)
+    lines: list[str] = []
     for first, *others in groups[:MOST]:
-        failure = data["failures"][first]
+        failure = failures[first]
         more = f" (and {len(others)} alike)" if others else ""
         # Within <pre> only the escaped text counts, whatever it would mean in Markdown.
         lines += ["", f"### {_inline(failure['property'])}{more}", ""]
         lines += [f"<pre>{text(failures_as_text.text(failure))}</pre>"]
     if len(groups) > MOST:
         lines += ["", f"and {len(groups) - MOST} more kinds of failures"]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _ratios(outputs: Mapping[str, Any]) -> list[str]:
