@@ -32,10 +32,11 @@ import jax.numpy as jnp
 def attend(q, k, v, ab=None, segment_ids=None, *, causal=False, sm_scale=1.0, block_sizes=None,
            debug=False):
     logits = sm_scale * jnp.einsum("bhqd,bhkd->bhqk", q, k)
+    visible = jnp.ones(logits.shape, bool)
     if causal:
-        rows, keys = jnp.arange(q.shape[2]), jnp.arange(k.shape[2])
-        logits = jnp.where(rows[:, None] >= keys, logits, -jnp.inf)
-    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
+        visible = jnp.tril(visible)
+    m = jax.lax.stop_gradient(jnp.where(visible, logits, -jnp.inf).max(-1, keepdims=True))
+    weights = jnp.where(visible, jnp.exp(jnp.where(visible, logits - m, 0)), 0)
     return jnp.einsum("bhqk,bhkd->bhqd", weights, v) / weights.sum(-1, keepdims=True)
 
 

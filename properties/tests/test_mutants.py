@@ -78,7 +78,7 @@ def test_lines_are_those_of_the_statement():
 
 
 PLAIN = Trial("flash_attention", "outputs", Case(1, 1, 8, 8, 8))
-SCALED = Trial("flash_attention", "outputs", Case(1, 1, 8, 8, 8, sm_scale=0.5))
+SCALED = Trial("flash_attention", "outputs", Case(1, 1, 8, 8, 8, sm_scale=2.0))
 
 
 def _planted(old: str, new: str) -> Mutant:
@@ -89,7 +89,7 @@ def _planted(old: str, new: str) -> Mutant:
 
 _SCALING = "s *= np.float32(call.sm_scale)"
 FATES = {
-    "survives": ("if call.sm_scale != 1.0:", "if call.sm_scale >= 0.0:", None),
+    "survives": ("if not call.scales_exponent:", "if call.sm_scale > 1.0:", None),
     "killed": (_SCALING, "pass", "outputs"),
     "raises": (_SCALING, "raise ArithmeticError", "outputs"),
     "endless": (_SCALING, "while True: pass", "the clock"),
