@@ -6,6 +6,8 @@ _FIRST_STEP = "@pl.when(j == 0)\n        def start_rows"
 _LAST_STEP = "@pl.when(j == grid.key_blocks - 1)\n        def finish_"
 _FIRST_OF_THEM = "0 : s.shape[0]"
 
+_BIAS_BLOCK = "lambda b, h, i, j: (b, h, *bias_block(i, j))"
+
 FAULTS: dict[str, Fault] = {
     "tail_queries_left_out": fault(
         "the forward has no step for queries that do not fill a block",
@@ -73,19 +75,20 @@ FAULTS: dict[str, Fault] = {
     ),
     "bias_of_the_first_head": fault(
         "every head gets the bias of the first",
-        *("forward", "lambda b, h, i, j: (b, h, i, key_block(i, j))"),
-        "lambda b, h, i, j: (b, ZERO, i, key_block(i, j))",
+        *("forward", _BIAS_BLOCK, _BIAS_BLOCK.replace("(b, h,", "(b, ZERO,")),
         source="pytorch/pytorch PR#184180",
     ),
     "bias_of_the_first_batch_row": fault(
         "every batch row gets the bias of the first",
-        *("forward", "lambda b, h, i, j: (b, h, i, key_block(i, j))"),
-        "lambda b, h, i, j: (ZERO, h, i, key_block(i, j))",
+        *("forward", _BIAS_BLOCK, _BIAS_BLOCK.replace("(b, h,", "(ZERO, h,")),
     ),
     "bias_of_the_first_keys": fault(
         "every block of keys gets the bias of the first",
-        *("forward", "lambda b, h, i, j: (b, h, i, key_block(i, j))"),
-        "lambda b, h, i, j: (b, h, i, ZERO)",
+        *("forward", _BIAS_BLOCK, "lambda b, h, i, j: (b, h, i, ZERO)"),
+    ),
+    "bias_of_the_next_queries": fault(
+        "the bias that a step without work asks for is that of every step",
+        *("forward", "lax.select(j <= grid.last_key_block(i), i, following)", "following"),
     ),
     "bias_of_the_first_head_in_the_backward": fault(
         "gradients of every head are taken with the bias of the first",

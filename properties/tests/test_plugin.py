@@ -129,6 +129,7 @@ def test_right_target_passes_within_its_claims(suite: Any) -> None:
     done, report = suite(
         "properties/test_outputs.py",
         *("--target=adapter:right", "--hypothesis-profile=smoke", "--hypothesis-seed=1"),
+        "--budget=2m",
         CI="true",
     )
 
