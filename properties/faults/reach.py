@@ -32,8 +32,8 @@ def of(trial: Trial) -> tuple[Lines, str]:
     """
     package = planted_package({})
     with _recorded() as lines:
-        failure = trial.run(package).failure
-    return frozenset(lines), "" if failure is None else f"{failure.output} {failure.message}"
+        failure = trial.failure(package)
+    return frozenset(lines), failure
 
 
 def reaches(lines: Lines, mutant: Mutant) -> bool:

@@ -29,7 +29,6 @@ from properties.commands import replay
 from properties.drawing import breaking, covering, provider, space, strategies
 from properties.drawing.guide import Guide
 from properties.faults.subjects import SUBJECTS
-from properties.judging.result import Result
 from properties.judging.targets import Target
 
 T = TypeVar("T")
@@ -45,9 +44,19 @@ class Trial:
     property: str
     case: Case
 
-    def run(self, package: Any) -> Result:
-        """What the property finds on an instance of the package `kernel`."""
-        return checks.PROPERTIES[self.property](self.case, _target(self.subject, package), "auto")
+    def failure(self, package: Any) -> str:
+        """What the property finds wrong with an instance of the package `kernel`, "" for nothing.
+
+        That includes a refusal where the call breaks no rule, though other targets than the kernel
+        may refuse what they like: what is tried here gives a result before it is changed.
+        """
+        target = _target(self.subject, package)
+        result = checks.PROPERTIES[self.property](self.case, target, "auto")
+        if result.failure is not None:
+            return f"{result.failure.output} {result.failure.message}"
+        if result.refused and self.case.breaks is None:
+            return f"call is refused: {result.refused}"
+        return ""
 
 
 @functools.lru_cache(maxsize=len(SUBJECTS))

@@ -108,11 +108,11 @@ def _failures(mutant: Mutant, trials: Sequence[Trial]) -> Iterator[tuple[str, st
     yield "the import", ""
     for trial in trials:
         try:
-            failure = trial.run(package).failure
+            failure = trial.failure(package)
         except Exception as error:
             yield trial.property, _shown(error)
             return
-        yield trial.property, "" if failure is None else f"{failure.output} {failure.message}"
+        yield trial.property, failure
 
 
 def _shown(error: Exception) -> str:

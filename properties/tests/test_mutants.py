@@ -81,10 +81,10 @@ PLAIN = Trial("flash_attention", "outputs", Case(1, 1, 8, 8, 8))
 SCALED = Trial("flash_attention", "outputs", Case(1, 1, 8, 8, 8, sm_scale=2.0))
 
 
-def _planted(old: str, new: str) -> Mutant:
-    source = source_of("tile")
+def _planted(old: str, new: str, module: str = "tile") -> Mutant:
+    source = source_of(module)
     assert old in source
-    return Mutant("tile", "tile", "by hand", new, (1, 1), "key", source.replace(old, new))
+    return Mutant(module, module, "by hand", new, (1, 1), "key", source.replace(old, new))
 
 
 _SCALING = "s *= np.float32(call.sm_scale)"
@@ -114,6 +114,14 @@ def test_fate(warm, fate):
     assert outcome.killed_by == killer
     assert outcome.trials == (0 if fate == "no module" else 2)
     assert outcome.cpu_seconds < 10
+
+
+def test_a_reference_that_refuses_what_it_took_is_killed(warm):
+    trial = replace(PLAIN, subject="mha_reference", property="gradients")
+    mutant = _planted("return *gradients, None", "raise TypeError", "reference")
+    outcome = warm.submit(trying.attempt, mutant, [trial]).result()
+    assert outcome.killed_by == "gradients"
+    assert "call is refused: TypeError" in outcome.message
 
 
 def test_only_trials_that_run_a_statement_are_for_its_mutants(warm):
