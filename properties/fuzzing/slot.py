@@ -2,7 +2,9 @@
 
 import os
 import pathlib
+import queue
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +24,7 @@ class Slot:
 
     def __init__(self) -> None:
         self._child: Child | None = None
+        self._sender: _Sender | None = None
         self._tail: journal.Tail | None = None
         self.process = 0
         self._log = pathlib.Path()
@@ -53,6 +56,7 @@ class Slot:
     ) -> dict[str, Any]:
         """Starts a worker, gives what it says of the target. Raises TargetError."""
         self._child = child = Child(worker.work, target, (mode, masked_rows, str(log)))
+        self._sender = _Sender(child)
         self.process, self._log = process, log
         self._tail = journal.Tail(journals / journal.name(process))
         self.begun, self.stopping = 0, False
@@ -60,11 +64,8 @@ class Slot:
 
     def tell(self, message: dict[str, Any]) -> None:
         """To a worker that may have ended, of which `watch` will tell."""
-        if self._child is not None:
-            try:
-                self._child.send(message)
-            except OSError:
-                return
+        if self._sender is not None:
+            self._sender.tell(message)
 
     def replay(self, asked: dict[str, Any]) -> None:
         self.asked[asked["id"]] = asked
@@ -113,17 +114,17 @@ class Slot:
         self.listen()  # it may have ended just now
         if self._ledger.open.get(self.process) is not case:
             return None
-        child.end(patience=0)
+        child.kill()
+        self._end()
         self._lost(NO_ANSWER.format(limit), hung=True)
-        self._child = None
         return 0
 
     def kill(self) -> None:
         """Ends the worker with the job: its case is none that hangs."""
         if self._child is None:
             return
-        self._child.end(patience=0)
-        self._child = None
+        self._child.kill()
+        self._end()
         self._log.unlink(missing_ok=True)
         self.listen()
         case = self._ledger.open.get(self.process)
@@ -131,10 +132,7 @@ class Slot:
             self._append({"interrupted": case.number})
 
     def _reaped(self) -> int:
-        assert self._child is not None
-        how = self._child.end()
-        code = self._child.code
-        self._child = None
+        how, code = self._end()
         self.listen()
         case = self._ledger.open.get(self.process)
         if case is not None and code == -signal.SIGTERM:
@@ -146,6 +144,16 @@ class Slot:
             self._log.unlink(missing_ok=True)
         return code
 
+    def _end(self) -> tuple[str, int]:
+        """Takes leave of a process that has ended or was killed: how it ended, and its code."""
+        assert self._child is not None
+        assert self._sender is not None
+        self._sender.end()
+        how = self._child.end()
+        code = self._child.code
+        self._child = self._sender = None
+        return how, code
+
     def _lost(self, how: str, *, hung: bool) -> None:
         case = self._ledger.open[self.process]
         seconds = time.monotonic() - case.since
@@ -156,6 +164,31 @@ class Slot:
         assert self._tail is not None
         journal.append(self._tail.path, record)
         self.listen()
+
+
+class _Sender:
+    """Sends messages in a thread: a process that hangs and lets none of its threads run reads
+    nothing, and the job, which is to end it, must not wait for that."""
+
+    def __init__(self, child: Child) -> None:
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(child,), daemon=True)
+        self._thread.start()
+
+    def tell(self, message: dict[str, Any]) -> None:
+        self._messages.put(message)
+
+    def end(self) -> None:
+        """To be called once the process has ended, which a message on its way is then told."""
+        self._messages.put(None)
+        self._thread.join(1.0)
+
+    def _run(self, child: Child) -> None:
+        while (message := self._messages.get()) is not None:
+            try:
+                child.send(message)
+            except OSError:
+                return
 
 
 BRIEF = 10.0

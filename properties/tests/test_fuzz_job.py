@@ -23,6 +23,7 @@ from properties.shrinking.patience import Patience
 
 TARGETS = """
 import os
+import re
 import time
 
 import jax
@@ -57,6 +58,12 @@ def with_faults(q, k, v, *others, causal=False, **options):
     return 1.25 * o if causal else o
 
 
+def that_lets_no_thread_run(q, *others, **options):
+    if q.shape[3] > 4:
+        re.match("(a+)+$", 60 * "a" + "b")
+    return attend(q, *others, **options)
+
+
 def that_hangs(q, *others, **options):
     while q.shape[3] > 4:
         time.sleep(0.1)
@@ -72,6 +79,7 @@ class Adapter:
 
 
 correct, faulty, hanging = Adapter(attend), Adapter(with_faults), Adapter(that_hangs)
+stuck = Adapter(that_lets_no_thread_run)
 """
 
 CASE = Case(1, 1, 2, 3, 8)
@@ -257,6 +265,16 @@ def test_a_hang_is_ended_and_says_where_it_was() -> None:
     assert "that_hangs" in watched.log.read_text()
     assert watched.ledger.counts["hung"] == 1
     assert not watched.ledger.open
+
+
+def test_a_hang_that_reads_nothing_does_not_hold_the_job_up() -> None:
+    watched = _Watched("stuck")
+    watched.ask(CASE)
+    watched.watch(watched.is_at_what_was_asked, Patience(60.0, 60.0))
+    for _ in range(20):  # more than the pipe takes
+        watched.slot.tell({"visited": {}, "filler": 100_000 * " "})
+    watched.watch(lambda: watched.slot.free, Patience(1.0, 1.0))
+    assert watched.ledger.counts["hung"] == 1
 
 
 @pytest.mark.parametrize(
