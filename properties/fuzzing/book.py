@@ -183,15 +183,18 @@ class Book:
     def _reduced(self, outcome: Outcome) -> None:
         finding = outcome.finding
         if outcome.same is not None:
+            others = self.findings.others(finding, outcome.same.case)
             self.findings.merge(finding, outcome.same)
             self._forget(finding)
             self._say(f"{finding.signature} is {outcome.same.signature}")
+            self._again(others)
             return
         if outcome.report is None:
             finding.settled = outcome.trouble or _NOT_AGAIN
+            others = self.findings.others(finding, None)
             if finding.hung and not outcome.trouble:
                 self._suspected(finding)
-            self._again(finding.waiting)
+            self._again(others)
             return
         assert outcome.reduced is not None
         found_under = finding.name
@@ -241,11 +244,11 @@ class Book:
 
     def _suspected(self, finding: Finding) -> None:
         """A case that took too long once, and ended when it was run again: a busy machine."""
-        finding.current = False
+        self.findings.remove(finding)
         tally = self._ledger.tally
         tally.properties[finding.name].failures -= finding.count
-        tally.skipped[finding.name, f"{finding.report['verdict']['message']} once"] += 1
-        self._exchange.drop(finding.entry.encode())
+        tally.skipped[finding.name, f"{finding.report['verdict']['message']} once"] += finding.count
+        self._forget(finding)
 
     def _note_hangs(self) -> None:
         hangs = [each for each in self.findings if each.hung and each.minimal is not None]

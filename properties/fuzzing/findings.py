@@ -175,6 +175,23 @@ class Findings:
         into.count += finding.count
         into.current |= finding.current
 
+    def remove(self, finding: Finding) -> None:
+        """Forgets a finding that was none."""
+        self._all.remove(finding)
+
+    @staticmethod
+    def others(finding: Finding, minimal: Case | None) -> list[Report]:
+        """Takes out the failures that waited for a finding and are none of it, now that its minimal
+        case is known: all of them where there is none, since it did not fail again."""
+        others = [
+            each
+            for each in finding.waiting
+            if minimal is None or not reduces_to(Case.from_json(each["case"]), minimal)
+        ]
+        finding.waiting = []
+        finding.count -= len(others)
+        return others
+
     def settle(self, finding: Finding) -> tuple[list[Finding], list[Report]]:
         """Compares a finding, now that it is reduced, with the others.
 
@@ -182,12 +199,7 @@ class Findings:
         waited for it to be reduced and are none of it.
         """
         one = [each for each in self.comparable(finding) if _are_one(finding, each)]
-        others = [
-            each
-            for each in finding.waiting
-            if not reduces_to(Case.from_json(each["case"]), finding.case)
-        ]
-        finding.waiting = []
+        others = self.others(finding, finding.case)
         # The one that shows most directly, and of these the first.
         group = sorted(
             [*one, finding],
@@ -208,7 +220,10 @@ def _is_of(report: Report, case: Case, known: Finding) -> bool:
     """Whether a failure, of a signature that it has, is of a finding."""
     if known.minimal is not None:
         return reduces_to(case, known.case)
-    if not known.settled and len(known.waiting) < _KEPT_WAITING:
+    if known.settled:
+        # What could not be made to fail again says nothing of other cases.
+        return _alike(case, known.case)
+    if len(known.waiting) < _KEPT_WAITING:
         known.waiting.append(report)
     return True
 

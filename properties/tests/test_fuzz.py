@@ -238,6 +238,20 @@ def test_what_waited_for_a_reduction_may_be_another_fault() -> None:
     group, others = findings.settle(finding)
     assert group == [finding]
     assert others == [_report(CASE)]
+    assert finding.count == 1
+
+
+def test_what_did_not_fail_again_hides_no_other_case() -> None:
+    findings = Findings()
+    finding = findings.add(_report(CASE), "drawn")
+    assert finding is not None
+    other = _report(replace(CASE, heads=2))
+    assert findings.add(other, "drawn") is None  # waits
+    finding.settled = "did not fail when it was run again"
+    assert findings.others(finding, None) == [other]
+    assert (finding.count, finding.waiting) == (1, [])
+    assert findings.add(_report(CASE), "drawn") is None
+    assert findings.add(other, "drawn") is not None
 
 
 def test_one_fault_under_two_properties_is_one_finding() -> None:
