@@ -23,7 +23,7 @@ from properties.shrinking.writing import replace_file, write
 # Replays that a worker has before it at most: another one may have time for the rest.
 _AT_A_TIME = 4
 
-_AGAIN = "was open when the job was killed"
+_AGAIN = "was open when its process was ended"
 _NOT_AGAIN = "did not fail when it was run again"
 
 
@@ -57,6 +57,9 @@ class Book:
         self._origins: dict[str, Origin] = {}
         self._to_ask: deque[dict[str, Any]] = deque()
         self._known_to_hang: list[Case] = []
+        # Interrupted and not run since, by digest; those of them that are not asked for yet.
+        self._left: dict[str, Open] = {}
+        self._not_asked: list[Open] = []
 
     def restore(self, records: list[dict[str, Any]]) -> None:
         self.findings = Findings(records)
@@ -64,9 +67,22 @@ class Book:
 
     # What is run again.
 
-    def ask_open(self, left: Open) -> None:
-        """Runs a case again that was open when an earlier run of the job ended."""
-        self._ask(left.property, left.case, Origin(_AGAIN))
+    def leave(self, left: Open) -> None:
+        """Runs a case again, if need be in another run of the job, that was open when its process
+        was ended from outside."""
+        self._left[digest(left.property, left.case)] = left
+        self._not_asked.append(left)
+
+    @property
+    def left(self) -> list[Open]:
+        """Cases that are still to be run again."""
+        return list(self._left.values())
+
+    def _ask_left(self) -> None:
+        for each in self._not_asked:
+            if digest(each.property, each.case) in self._left:
+                self._ask(each.property, each.case, Origin(_AGAIN))
+        self._not_asked.clear()
 
     def ask_known(self) -> None:
         """Looks whether what was found before still fails."""
@@ -107,6 +123,7 @@ class Book:
 
     def look(self) -> None:
         """At what other machines found, and at what is reduced."""
+        self._ask_left()
         while not self._exchange.arrived.empty():
             self._ask_entry(self._exchange.arrived.get(), own=False)
         outcome = self._reducer.poll()
@@ -118,7 +135,9 @@ class Book:
         begun = ended.begun
         origin = self._origins.get(begun.replay or "")
         if ended.how == "interrupted":
+            self.leave(begun)
             return
+        self._left.pop(digest(begun.property, begun.case), None)
         report = ended.report
         if ended.how:
             target, mode, masked_rows = self._how

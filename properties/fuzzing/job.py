@@ -162,6 +162,8 @@ class Job:
             return
         if state:
             self.book.restore(state["findings"])
+            for left in state.get("left", ()):
+                self.book.leave(Open.from_data(left))
             if not self.ledger.restore(state["ledger"]):
                 self._progress.say("the target claims other cases than before: counted anew")
         read: dict[str, list[Any]] = state.get("journals", {})
@@ -175,7 +177,6 @@ class Job:
                 # Ended with the job, not by the case: that is seen when it is run again.
                 journal.append(tail.path, {"interrupted": left.number})
                 self._follow(process, tail)
-                self.book.ask_open(left)
             self._tails[process] = tail
         self.book.ask_known()
         self._progress.say(
@@ -352,6 +353,7 @@ class Job:
                 "process": self._process,
                 "ledger": self.ledger.data(),
                 "findings": self.book.findings.data(),
+                "left": [each.to_data() for each in self.book.left],
                 "journals": {
                     str(process): [tail.path.name, tail.offset] for process, tail in tails.items()
                 },

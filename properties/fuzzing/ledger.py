@@ -25,6 +25,28 @@ class Open:
     replay: str | None
     since: float  # of time.monotonic, when this process learned of it
 
+    @classmethod
+    def from_data(cls, record: dict[str, Any]) -> "Open":
+        """From the record of a journal, or what `to_data` gave. Raises CaseError."""
+        return cls(
+            record["begin"],
+            record["property"],
+            Case.from_json(record["case"], record["folder"]),
+            record.get("test", ""),
+            record.get("replay"),
+            time.monotonic(),
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "begin": self.number,
+            "property": self.property,
+            "case": self.case.to_dict(),
+            "folder": str(self.case.folder),
+            "test": self.test,
+            "replay": self.replay,
+        }
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -52,6 +74,7 @@ class Ledger:
         self.done: set[str] = set()
         self.avoid: set[str] = set()
         self.open: dict[int, Open] = {}
+        self._interruptions: Counter[str] = Counter()  # by digest
         # What guides are to know; each counts in the space that it draws from.
         self.visited = {
             "outputs": triples.Triples(of),
@@ -61,16 +84,8 @@ class Ledger:
     def take(self, process: int, record: journal.Record) -> Ended | None:
         """Counts one record of a process."""
         if "begin" in record:
+            self.open[process] = Open.from_data(record)
             self.counts["begun"] += 1
-            case = Case.from_json(record["case"], record["folder"])
-            self.open[process] = Open(
-                record["begin"],
-                record["property"],
-                case,
-                record.get("test", ""),
-                record.get("replay"),
-                time.monotonic(),
-            )
         elif "done" in record:
             self.done.add(record["done"])
         elif process in self.open:
@@ -80,6 +95,7 @@ class Ledger:
     def _end(self, begun: Open, record: journal.Record) -> Ended | None:
         if "interrupted" in record:
             self.counts["interrupted"] += 1
+            self._interruptions[journal.digest(begun.property, begun.case)] += 1
             return Ended(begun, 0.0, how="interrupted")
         if begun.property in self.visited:
             self.visited[begun.property].add(begun.case)
@@ -107,6 +123,10 @@ class Ledger:
             }
         return Ended(begun, seconds, report)
 
+    def interruptions(self, case: Open) -> int:
+        """How often processes were ended from outside, as it seems, that were at the same case."""
+        return self._interruptions[journal.digest(case.property, case.case)]
+
     @property
     def cases(self) -> int:
         """How many cases were run, those that ended their process among them."""
@@ -129,17 +149,7 @@ class Ledger:
             "cpu_seconds": self.cpu_seconds,
             "done": sorted(self.done),
             "visited": {name: each.to_data() for name, each in self.visited.items()},
-            "open": {
-                str(process): {
-                    "begin": each.number,
-                    "property": each.property,
-                    "case": each.case.to_dict(),
-                    "folder": str(each.case.folder),
-                    "test": each.test,
-                    "replay": each.replay,
-                }
-                for process, each in self.open.items()
-            },
+            "open": {str(process): each.to_data() for process, each in self.open.items()},
         }
 
     def restore(self, data: dict[str, Any]) -> bool:

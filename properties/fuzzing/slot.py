@@ -16,6 +16,9 @@ from properties.shrinking.child import Child
 from properties.shrinking.patience import Patience
 from properties.shrinking.trials import ENDED, NO_ANSWER
 
+# Times that a case is run again of which the process was asked to end.
+_MOST_INTERRUPTED = 2
+
 _SAYING_WHERE = 1.0  # seconds that a process has to say where it hangs
 
 
@@ -135,8 +138,10 @@ class Slot:
         how, code = self._end()
         self.listen()
         case = self._ledger.open.get(self.process)
-        if case is not None and code == -signal.SIGTERM:
-            # No kernel asks its process to end: somebody ends all processes of the job.
+        outside = code == -signal.SIGTERM
+        if case is not None and outside and self._ledger.interruptions(case) < _MOST_INTERRUPTED:
+            # Somebody ends all processes of the job, rather than the case its own: then it does so
+            # again.
             self._append({"interrupted": case.number})
         elif case is not None and code != worker.CANNOT_WRITE:
             self._lost(ENDED.format(how), hung=False)

@@ -14,9 +14,12 @@ from properties.claims import checks
 from properties.commands.main import main
 from properties.drawing import breaking, space
 from properties.fuzzing import entries, journal, suite
+from properties.fuzzing.book import Book
+from properties.fuzzing.exchange import Exchange
 from properties.fuzzing.findings import Finding, Findings, contains
 from properties.fuzzing.folder import Folder
-from properties.fuzzing.ledger import Ledger
+from properties.fuzzing.ledger import Ledger, Open
+from properties.fuzzing.reducer import Reducer
 from properties.fuzzing.shards import Shard, shard_of
 from properties.fuzzing.turns import Turns
 from properties.judging.targets import KERNEL, Target
@@ -199,6 +202,26 @@ def test_a_ledger_goes_on_where_it_was_saved() -> None:
     assert again.tally.ratios["o", "float32"].elements > 0
     assert again.visited["outputs"].visited == ledger.visited["outputs"].visited > 0
     assert again.done == {"t"}
+
+
+def test_a_case_that_was_interrupted_stays_to_be_run(tmp_path: pathlib.Path) -> None:
+    ledger, folder = Ledger(space.Space()), Folder(tmp_path)
+    exchange = Exchange(folder.examples, None, b"key", print)
+    reducer = Reducer(KERNEL, "auto", "zero")
+    book = Book(folder, exchange, reducer, ledger, (KERNEL, "auto", "zero"), print)
+    begin = {"begin": 1, "property": "outputs", "case": CASE.to_dict(), "folder": "."}
+    ledger.take(1, begin)
+    ended = ledger.take(1, {"interrupted": 1})
+    assert ended is not None
+    book.heard(ended)
+    assert [Open.from_data(each.to_data()).case for each in book.left] == [CASE]
+    assert ledger.interruptions(book.left[0]) == 1
+    ledger.take(2, begin)
+    end = {"end": 1, "seconds": 1.0, "cpu_seconds": 1.0, "stages": {}, "skipped": "for a test"}
+    ended = ledger.take(2, end)
+    assert ended is not None
+    book.heard(ended)
+    assert book.left == []
 
 
 # Findings.

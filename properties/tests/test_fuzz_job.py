@@ -24,6 +24,7 @@ from properties.shrinking.patience import Patience
 TARGETS = """
 import os
 import re
+import signal
 import time
 
 import jax
@@ -36,7 +37,8 @@ def attend(q, k, v, ab=None, segment_ids=None, *, causal=False, sm_scale=1.0, bl
     visible = jnp.ones(logits.shape, bool)
     if causal:
         visible = jnp.tril(visible)
-    m = jax.lax.stop_gradient(jnp.where(visible, logits, -jnp.inf).max(-1, keepdims=True))
+    lowest = jnp.asarray(-jnp.inf, logits.dtype)  # no float64 under x64
+    m = jax.lax.stop_gradient(jnp.where(visible, logits, lowest).max(-1, keepdims=True))
     weights = jnp.where(visible, jnp.exp(jnp.where(visible, logits - m, 0)), 0)
     return jnp.einsum("bhqk,bhkd->bhqd", weights, v) / weights.sum(-1, keepdims=True)
 
@@ -64,6 +66,11 @@ def that_lets_no_thread_run(q, *others, **options):
     return attend(q, *others, **options)
 
 
+def that_ends(q, *others, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+
 def that_hangs(q, *others, **options):
     while q.shape[3] > 4:
         time.sleep(0.1)
@@ -79,7 +86,7 @@ class Adapter:
 
 
 correct, faulty, hanging = Adapter(attend), Adapter(with_faults), Adapter(that_hangs)
-stuck = Adapter(that_lets_no_thread_run)
+stuck, ending = Adapter(that_lets_no_thread_run), Adapter(that_ends)
 """
 
 CASE = Case(1, 1, 2, 3, 8)
@@ -292,6 +299,16 @@ def test_a_worker_that_is_ended_leaves_its_case(by: signal.Signals, how: str) ->
     (lost,) = [each for each in watched.ended if each.how]
     assert (lost.how, lost.hung) == (how, False)
     assert lost.begun.case == CASE
+
+
+def test_a_case_that_asks_its_process_to_end_is_a_failure() -> None:
+    job = _started("ending", "10m", "--workers", "1")
+    _wait(lambda: bool([*pathlib.Path("out/found").glob("*.json"), *_report_files()]))
+    job.send_signal(signal.SIGINT)
+    said, _ = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert "was ended by SIGTERM" in said
+    assert _balanced(said)["interrupted"] >= 2
 
 
 def test_a_case_that_is_interrupted_is_none_that_hangs() -> None:
