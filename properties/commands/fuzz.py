@@ -74,6 +74,8 @@ def command(options: argparse.Namespace) -> int:
     for option, path in (("--report", options.report), ("--report-json", options.report_json)):
         if path is not None and not pathlib.Path(path).absolute().parent.is_dir():
             raise ValueError(f"{option} {path}: its folder does not exist")
+        if path is not None and pathlib.Path(path).is_dir():
+            raise ValueError(f"{option} {path}: a folder; give the name of a file")
     plan = Plan(
         options.target,
         options.mode,

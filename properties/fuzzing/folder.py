@@ -17,6 +17,16 @@ from properties.shrinking.writing import replace_file
 
 _SCHEMA = 1
 
+# What every state has beside its schema.
+_FIELDS = {
+    "target": str,
+    "seed": str,
+    "process": int,
+    "ledger": dict,
+    "findings": list,
+    "journals": dict,
+}
+
 
 class Folder:
     """Raises ValueError where the folder cannot be used, or another job uses it."""
@@ -48,7 +58,8 @@ class Folder:
             return None
         except (OSError, ValueError) as error:
             raise ValueError(f"{file}: {error}; give another --out") from error
-        if not isinstance(state, dict) or state.get("schema") != _SCHEMA:
+        known = isinstance(state, dict) and state.get("schema") == _SCHEMA
+        if not known or any(not isinstance(state.get(name), of) for name, of in _FIELDS.items()):
             raise ValueError(f"{file}: not of this version of the harness; give another --out")
         return state
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from properties.cases.case import CaseError
 from properties.drawing.covering import covering_sets
 from properties.drawing.space import Space
 from properties.fuzzing import entries, journal
@@ -171,6 +172,9 @@ class Job:
             if process == self._process:
                 continue  # that of the first worker
             name, offset = read.get(str(process), (paths[0].name, 0))
+            for path in paths:
+                if path.name < name:
+                    path.unlink()  # counted: the job was killed before it removed it
             tail = journal.Tail(self._folder.journals / name, offset)
             self._follow(process, tail)
             if left := self.ledger.open.get(process):
@@ -186,7 +190,11 @@ class Job:
 
     def _follow(self, process: int, tail: journal.Tail) -> None:
         for record in tail.records():
-            ended = self.ledger.take(process, record)
+            try:
+                ended = self.ledger.take(process, record)
+            except CaseError as error:
+                self._progress.say(f"{tail.path}: a line refused: {error}")
+                continue
             if ended is not None:
                 self._heard(ended)
 
@@ -194,7 +202,7 @@ class Job:
         shard, workers = self._plan.shard, self._plan.workers
         slot.tell(
             {
-                "journal": str(self._folder.journals),
+                "journal": str(self._folder.journals.absolute()),  # a target may change folders
                 "process": slot.process,
                 "seed": f"{self._seed}/{shard}/{slot.process}",
                 "part": shard.index * workers + index,

@@ -33,6 +33,16 @@ Record = dict[str, Any]
 MOST_BYTES = 8 * 2**20
 """Of one file; each is removed once what it says has been counted."""
 
+# What is read of a record, by the field that tells its kind: a line without is none of ours.
+_FIELDS = {
+    "begin": {"property", "case", "folder"},
+    "end": {"seconds", "cpu_seconds", "stages"},
+    "done": set(),
+    "next": set(),
+    "lost": {"how", "hung", "seconds", "log"},
+    "interrupted": set(),
+}
+
 _NAME = re.compile(r"(\d{6,})-(\d{3,})\.jsonl")
 
 
@@ -118,7 +128,10 @@ def _parsed(line: bytes) -> Record | None:
         record = json.loads(line)
     except ValueError:
         return None  # what a process that was ended had half written
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict):
+        return None
+    known = any(kind in record and needed <= set(record) for kind, needed in _FIELDS.items())
+    return record if known else None
 
 
 def outcome(result: Result) -> Record:

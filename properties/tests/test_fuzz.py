@@ -152,13 +152,22 @@ def test_fixed_lists_of_cases_are_divided_and_not_run_twice() -> None:
 def test_records_survive_a_torn_one(tmp_path: pathlib.Path) -> None:
     written = journal.Journal(tmp_path, 7)
     tail = journal.Tail(tmp_path / journal.name(7))
-    written.write({"begin": 1})
-    assert list(tail.records()) == [{"begin": 1}]
+    written.write({"done": "a"})
+    assert list(tail.records()) == [{"done": "a"}]
     with tail.path.open("a") as file:
         file.write('{"end": 1, "seco')
     assert list(tail.records()) == []
-    journal.append(tail.path, {"lost": 1})
-    assert list(tail.records()) == [{"lost": 1}]
+    journal.append(tail.path, {"interrupted": 1})
+    assert list(tail.records()) == [{"interrupted": 1}]
+
+
+@pytest.mark.parametrize(
+    "line", [b"\xff\x00{", b"[]", b"3", b'{"begin": 1}', b'{"end": 1, "seconds": 2}', b'{"x": 1}']
+)
+def test_a_line_that_is_no_record_is_passed_over(line: bytes, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / journal.name(7)
+    path.write_bytes(line + b'\n{"done": "a"}\n')
+    assert list(journal.Tail(path).records()) == [{"done": "a"}]
 
 
 def test_a_journal_goes_on_in_another_file(
@@ -167,7 +176,7 @@ def test_a_journal_goes_on_in_another_file(
     monkeypatch.setattr(journal, "MOST_BYTES", 50)
     written = journal.Journal(tmp_path, 7)
     tail = journal.Tail(tmp_path / journal.name(7))
-    records = [{name: number} for number in range(20) for name in ("begin", "end")]
+    records = [{name: number} for number in range(20) for name in ("done", "interrupted")]
     for record in records:
         written.write(record)
     assert list(tail.records()) == records
@@ -387,6 +396,15 @@ def test_a_folder_is_of_one_job(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[]", b'{"schema": 2}', b'{"schema": 1, "target": "a:b", "seed": 3}']
+)
+def test_what_is_no_state_is_refused(content: bytes, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "state.json").write_bytes(content)
+    with pytest.raises(ValueError, match="give another --out"):
+        Folder(tmp_path).load()
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--budget", "soon"], "budget 'soon'"),
@@ -396,6 +414,7 @@ def test_a_folder_is_of_one_job(tmp_path: pathlib.Path) -> None:
         (["--budget", "1s", "--database", "redis://"], "redis://HOST"),
         (["--budget", "1s", "--database", "redis://host:port"], "--database redis://host"),
         (["--budget", "1s", "--report", "no/such/folder.html"], "its folder does not exist"),
+        (["--budget", "1s", "--report-json", "."], "a folder; give the name of a file"),
         (["--budget", "1s", "--target", "no_such_module:attend"], "no_such_module"),
     ],
 )

@@ -221,7 +221,8 @@ def test_a_job_that_is_killed_goes_on_without_a_false_alarm() -> None:
 
 def test_another_target_needs_another_folder(capsys: pytest.CaptureFixture[str]) -> None:
     pathlib.Path("out").mkdir()
-    state = {"schema": 1, "target": "other:attend"}
+    state: dict[str, Any] = {"schema": 1, "target": "other:attend", "seed": "0", "process": 1}
+    state |= {"ledger": {}, "findings": [], "journals": {}}
     pathlib.Path("out/state.json").write_text(json.dumps(state), encoding="utf-8")
     assert main(["fuzz", "--budget", "1s", "--out", "out"]) == 2
     assert "holds a run of other:attend" in capsys.readouterr().err
