@@ -6,6 +6,7 @@ this cannot read; then what was recorded is printed.
 
 import argparse
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -153,4 +154,9 @@ def _first_that_compiles(key: Key, blocks: tuple[int, ...]) -> tuple[Cost, int] 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:
+        # Whoever read the output, `head` perhaps, has seen enough; nothing is left to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)

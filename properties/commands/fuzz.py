@@ -87,9 +87,14 @@ def command(options: argparse.Namespace) -> int:
         options.out,
         options.database,
     )
+    # To the end: the report of a night is not to be lost to a Ctrl-C while it is written.
     with Interruption() as interruption:
-        job = Job(plan, Progress(), interruption)
-        job.run()
+        return _run(plan, options, interruption)
+
+
+def _run(plan: Plan, options: argparse.Namespace, interruption: Interruption) -> int:
+    job = Job(plan, Progress(), interruption)
+    job.run()
     findings, reasons = job.book.findings.current, _reasons(job)
     _count(job, findings)
     print("\n".join(["", *summary.lines(job.ledger.tally, triples=True)]))

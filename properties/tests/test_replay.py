@@ -173,5 +173,9 @@ def test_usage_error(arguments: list[str]) -> None:
 def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
 
-    words = set(capsys.readouterr().out.split())
-    assert {*RULES, *checks.PROPERTIES, *values.FAMILIES, *values.BIAS_FAMILIES} <= words
+    said = capsys.readouterr().out
+    assert {*RULES, *checks.PROPERTIES, *values.FAMILIES, *values.BIAS_FAMILIES} <= set(
+        said.split()
+    )
+    # Each with what it says.
+    assert all(len(line.split()) > 1 for line in said.splitlines() if line.startswith("  "))
