@@ -13,14 +13,16 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
+import redis
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+from hypothesis.extra.redis import RedisExampleDatabase
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 _PERIOD = 30.0
 _TIMEOUT = 3.0  # seconds for a server to connect, and to answer
 _ENDING = 8.0
 _MOST = 10_000  # entries of others that are replayed
-
-_INSTALL = "needs the client of Redis: pip install 'attention-properties[redis]'"
 
 
 class Exchange:
@@ -32,7 +34,7 @@ class Exchange:
     def __init__(
         self, folder: pathlib.Path, url: str | None, key: bytes, say: Callable[[str], None]
     ) -> None:
-        """Raises ValueError for a URL of no database, and where its client is not installed."""
+        """Raises ValueError for a URL of no database."""
         self._own: ExampleDatabase = DirectoryBasedExampleDatabase(folder)
         self._key, self._say = key, say
         self._others: ExampleDatabase | None = None
@@ -147,16 +149,6 @@ def _database(url: str) -> tuple[ExampleDatabase, tuple[type[Exception], ...], s
             f"--database: {parts.scheme}:// is no database that is known; give "
             "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or a folder"
         )
-    try:
-        import redis
-        from hypothesis.extra.redis import RedisExampleDatabase
-    except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise ValueError(f"--database {parts.scheme}:// {_INSTALL}") from None
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
     named = f"{parts.scheme}://{parts.hostname}"
     try:
         named += f":{parts.port or 6379}{parts.path}"

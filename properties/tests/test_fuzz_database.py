@@ -93,7 +93,6 @@ def _port() -> int:
 @contextmanager
 def _server(port: int, folder: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
     """A Redis server that keeps nothing on disk, once it answers."""
-    pytest.importorskip("redis", reason="the client of Redis is not installed")
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("redis-server is not installed")
@@ -120,7 +119,6 @@ def test_a_server_that_comes_late_and_is_restarted_empty(tmp_path: pathlib.Path)
     said: list[str] = []
     port = _port()
     url = f"redis://127.0.0.1:{port}/0"
-    pytest.importorskip("redis", reason="the client of Redis is not installed")
     one = Exchange(tmp_path / "one", url, KEY, said.append)
     one.wait()
     one.save(b"before")
@@ -165,7 +163,6 @@ def test_a_server_that_hangs(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_answers_but_is_no_redis(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("redis", reason="the client of Redis is not installed")
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
