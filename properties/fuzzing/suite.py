@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import hypothesis
 from hypothesis import Phase, settings
+from hypothesis.errors import InvalidArgument
 
 import properties
 from properties.cases.case import Case
@@ -93,6 +94,7 @@ class Test:
         inner = handle.inner_test
         # Hypothesis keeps here what `settings` decorates a test with, and has no public way to
         # replace it; that of the inner test is for plugins.
+        before = dict(vars(self.function))
         vars(self.function)["_hypothesis_internal_use_settings"] = settings(
             settings.get_profile("nightly"),
             max_examples=_BATCH,
@@ -105,6 +107,9 @@ class Test:
                 hypothesis.seed(seed)(self.function)(run=collector, **self.arguments)
         finally:
             handle.inner_test = inner
+            # The settings and the seed are of this batch alone.
+            vars(self.function).clear()
+            vars(self.function).update(before)
         return examples
 
 
@@ -118,14 +123,21 @@ def _collected(
 
 def tests() -> list[Test]:
     """All tests of the suite; of those that differ in their shard alone, one."""
-    # Test modules ask the profile how many cases they are to draw.
-    profiles.register(_FOLDER)
+    loaded = settings.get_current_profile_name()
+    try:
+        settings.get_profile("nightly")
+    except InvalidArgument:
+        profiles.register(_FOLDER)
+    # Test modules ask the profile how many cases they are to draw, while they are imported.
     settings.load_profile("nightly")
-    return [
-        test
-        for path in sorted(_FOLDER.glob("test_*.py"))
-        for test in _of_module(path.name, importlib.import_module(f"properties.{path.stem}"))
-    ]
+    try:
+        return [
+            test
+            for path in sorted(_FOLDER.glob("test_*.py"))
+            for test in _of_module(path.name, importlib.import_module(f"properties.{path.stem}"))
+        ]
+    finally:
+        settings.load_profile(loaded)
 
 
 def _of_module(file: str, module: Any) -> Iterator[Test]:

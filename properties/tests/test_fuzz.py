@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from properties import test_outputs, test_refusals
 from properties.cases.case import Bias, Case
@@ -84,6 +85,15 @@ def test_every_property_is_drawn_by_some_test(monkeypatch: pytest.MonkeyPatch) -
         for job in example
     )
     assert set(names) == set(checks.PROPERTIES)
+
+
+def test_the_suite_is_left_as_it_was() -> None:
+    profile, kept = settings.get_current_profile_name(), dict(vars(test_outputs.test_outputs))
+    (test,) = (each for each in suite.tests() if each.name == "test_outputs.py::test_outputs")
+
+    assert test.examples(suite.Collector(Target.load(KERNEL), ("v5e",)), "seed")
+    assert settings.get_current_profile_name() == profile
+    assert vars(test_outputs.test_outputs) == kept
 
 
 def test_tests_differ_in_more_than_their_shard() -> None:

@@ -174,11 +174,3 @@ def test_what_answers_but_is_no_redis(tmp_path: pathlib.Path) -> None:
     there.end()
     assert "unreachable" in said[0]
     assert "secret" not in said[0]
-
-
-def test_the_client_is_not_installed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "redis", None)
-    with pytest.raises(ValueError, match=r"pip install 'attention-properties\[redis\]'"):
-        Exchange(tmp_path, "redis://127.0.0.1/0", KEY, print)
