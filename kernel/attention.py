@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from kernel import chip
 from kernel.blocks import BlockSizes, round_up
@@ -120,27 +119,17 @@ def _settle(q, k, ab, causal, sm_scale, block_sizes, debug) -> Call:
 
 
 def _as_kernels_take_them(call: Call, q, k, v, ab, segment_ids) -> Inputs:
-    """The call's arrays with keys padded to whole blocks; the kernels mask the tail by position."""
+    """The call's arrays, keys and values padded to whole blocks; the tail is masked by position.
+
+    Of bias and ids a block may reach beyond the array: what stands there is selected away, while in
+    a product with weights of 0 it could be nan.
+    """
     missing = call.padded_kv_len - call.kv_len
-    q, k, v = map(jnp.asarray, (q, k, v))
-
-    def pad(array, axis):
-        widths = [(0, missing if i == axis else 0) for i in range(array.ndim)]
-        return jnp.pad(array, widths) if missing else array
-
-    return Inputs(
-        q=q,
-        k=pad(k, 2),
-        v=pad(v, 2),
-        ab=None if ab is None else pad(jnp.asarray(ab), 3),
-        q_ids=None if segment_ids is None else _as_int32(segment_ids.q)[:, None, :],
-        kv_ids=None if segment_ids is None else pad(_as_int32(segment_ids.kv)[:, :, None], 1),
-    )
-
-
-def _as_int32(ids) -> jax.Array:
-    """Segment ids as int32, equal exactly where they were."""
-    ids = jnp.asarray(ids)
-    if ids.dtype == jnp.uint32:
-        return lax.bitcast_convert_type(ids, jnp.int32)
-    return ids.astype(jnp.int32)
+    if missing:
+        k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0))) for x in (k, v))
+    q_ids = kv_ids = None
+    if segment_ids is not None:
+        # This keeps the low 32 bits of any integer: ids are equal exactly where they were.
+        q_ids, kv_ids = (ids.astype(jnp.int32) for ids in segment_ids)
+        q_ids, kv_ids = q_ids[:, None, :], kv_ids[:, :, None]
+    return Inputs(q=q, k=k, v=v, ab=ab, q_ids=q_ids, kv_ids=kv_ids)

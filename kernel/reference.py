@@ -42,9 +42,8 @@ def mha_reference_no_custom_vjp(
     del mask_value
     s, visible = _logits(q, k, ab, segment_ids, causal, sm_scale)
     m = jnp.max(s, axis=-1, initial=-jnp.inf, where=visible)
-    below = s - jnp.where(m == -jnp.inf, 0.0, m)[..., None]
     # Selected before exp, which overflows, and its derivative, where a hidden logit is far above m.
-    p = jnp.exp(jnp.where(visible, below, -jnp.inf))
+    p = jnp.exp(jnp.where(visible, s - m[..., None], -jnp.inf))
     l = p.sum(axis=-1)
     o = jnp.einsum("bhqk,bhkd->bhqd", p, v.astype(jnp.float32))
     o = (o / jnp.where(l == 0.0, 1.0, l)[..., None]).astype(q.dtype)

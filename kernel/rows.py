@@ -16,8 +16,6 @@ def in_blocks(rows: jax.Array, block_q: int) -> jax.Array:
     """[..., rows, q_len] as [..., blocks, rows, block_q], with zeros where the last is not full."""
     *leading, count, q_len = rows.shape
     blocks = pl.cdiv(q_len, block_q)
-    if blocks == 1:
-        return rows.reshape(*leading, 1, count, q_len)
     missing = blocks * block_q - q_len
     if missing:
         rows = jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])

@@ -42,8 +42,8 @@ class Grid(NamedTuple):
     """The blocks of a kernel, and the tiles that they are cut into.
 
     Attributes:
-      block_q, block_k: queries and keys of a step.
-      tile_q, tile_k: queries and keys of a tile; the last of a block may be smaller.
+      block_q, block_k: queries and keys of a step; multiples of 8, but for a block_q that is alone.
+      tile_q, tile_k: queries and keys of a tile; the last queries of a block may be fewer.
       query_blocks, key_blocks: how many blocks there are.
       causal: whether a query sees no later key.
     """
@@ -94,8 +94,8 @@ class Grid(NamedTuple):
             first = i * self.block_q // self.block_k
             last = ((i + 1) * self.block_q - 1) // self.block_k
             for j in range(first, min(last, self.key_blocks - 1) + 1):
-                if (place := i * self.block_q - j * self.block_k) < self.block_k - 1:
-                    places.add(place)
+                # Below block_k, and so, where it is a multiple of 8, below block_k - 1.
+                places.add(i * self.block_q - j * self.block_k)
             if len(places) > _MOST_PLACES:
                 break
         return sorted(places)
@@ -107,7 +107,7 @@ class Grid(NamedTuple):
         for key in range(0, self.block_k, self.tile_k):
             for query in range(0, self.block_q, self.tile_q):
                 queries = min(self.tile_q, self.block_q - query)
-                keys = min(self.tile_k, self.block_k - key)
+                keys = self.tile_k
                 place = None if diagonal is None else diagonal + query - key
                 if isinstance(place, int):
                     seen = place + queries  # by the last query, of the keys from the tile's first

@@ -79,9 +79,9 @@ class Inputs(NamedTuple):
     Attributes:
       q: [batch, heads, q_len, head_dim].
       k, v: [batch, heads, padded_kv_len, head_dim], finite in the padding.
-      ab: [batch, heads, q_len, padded_kv_len], or None.
+      ab: [batch, heads, q_len, kv_len], or None; the last block of it may reach beyond.
       q_ids: [batch, 1, q_len] int32, or None; a kernel takes them in blocks, as `rows.py` says.
-      kv_ids: [batch, padded_kv_len, 1] int32, or None.
+      kv_ids: [batch, kv_len, 1] int32, or None; the last block of them may reach beyond.
     """
 
     q: Any

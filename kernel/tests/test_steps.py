@@ -9,9 +9,9 @@ from kernel import steps
 from kernel.steps import Grid, Part, pipelined
 
 # Query blocks, key blocks, and the tiles of each: square, wide, tall, of no common divisor; the
-# last tiles of a block smaller than the others.
+# last queries of a block fewer than a tile.
 _SHAPES = (
-    *((8, 128, 8, 128), (24, 256, 8, 128), (128, 128, 64, 128), (128, 384, 128, 256)),
+    *((8, 128, 8, 128), (24, 256, 8, 128), (128, 128, 64, 128), (128, 384, 64, 384)),
     *((200, 128, 64, 128), (256, 128, 64, 128), (256, 256, 128, 128), (200, 384, 200, 128)),
     *((1, 128, 1, 128), (100, 256, 100, 256)),
 )

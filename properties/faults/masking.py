@@ -138,8 +138,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "segments_as_int16": fault(
         "ids are cut to 16 bits",
-        *("attention", "return ids.astype(jnp.int32)"),
-        "return ids.astype(jnp.int16).astype(jnp.int32)",
+        *("attention", "ids.astype(jnp.int32)", "ids.astype(jnp.int16).astype(jnp.int32)"),
     ),
     "segments_in_order": fault(
         "a query sees keys of earlier segments too",

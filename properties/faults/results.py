@@ -47,13 +47,12 @@ FAULTS: dict[str, Fault] = {
     ),
     "keys_have_the_segments_of_queries": fault(
         "the query half of the segment ids is used for the keys too",
-        *("attention", "_as_int32(segment_ids.kv)[:, :, None]"),
-        "_as_int32(segment_ids.q)[:, :, None]",
+        *("attention", "kv_ids[:, :, None]", "q_ids[:, :, None]"),
         source="vllm-project/vllm-omni#5865",
     ),
     "keys_not_padded": fault(
         "weights of 0 meet what stands beyond the last key, NaN if that is",
-        *("attention", "return jnp.pad(array, widths) if missing else array", "return array"),
+        *("attention", "    if missing:\n", "    if False:\n"),
         source="vllm-project/vllm PR#936",
     ),
     "scale_not_in_the_cache_key": fault(

@@ -7,14 +7,14 @@ from typing import Any
 from properties.judging.targets import Target, of_kernel
 
 # The references have no blocks and nothing to debug.
-_PASSED = ("causal", "sm_scale")
+_DEFAULTS = {"causal": False, "sm_scale": 1.0}
 
 
 def mha_reference(package: Any) -> Target:
     """`mha_reference`, whose gradient is `mha_reference_bwd`."""
 
     def call(q: Any, k: Any, v: Any, ab: Any, segment_ids: Any, **options: Any) -> Any:
-        passed = {name: options[name] for name in _PASSED}
+        passed = _named(options)
         return package.mha_reference(q, k, v, ab, segment_ids, **passed)
 
     return _of_reference(package, "mha_reference", call)
@@ -24,7 +24,7 @@ def mha_reference_no_custom_vjp(package: Any) -> Target:
     """`mha_reference_no_custom_vjp`. jax's derivative of it rounds as no bound here declares."""
 
     def call(q: Any, k: Any, v: Any, ab: Any, segment_ids: Any, **options: Any) -> Any:
-        passed = {name: options[name] for name in _PASSED}
+        passed = _named(options)
         return package.mha_reference_no_custom_vjp(q, k, v, ab, segment_ids, **passed)
 
     target = _of_reference(package, "mha_reference_no_custom_vjp", call)
@@ -33,13 +33,18 @@ def mha_reference_no_custom_vjp(package: Any) -> Target:
 
 def _of_reference(package: Any, name: str, call: Callable[..., Any]) -> Target:
     def residuals(q: Any, k: Any, v: Any, ab: Any, segment_ids: Any, **options: Any) -> Any:
-        passed = {name: options[name] for name in _PASSED}
+        passed = _named(options)
         return package.mha_reference_no_custom_vjp(
             q, k, v, ab, segment_ids, save_residuals=True, **passed
         )
 
     kernel = of_kernel(package, f"kernel:{name}")
     return replace(kernel, call=call, residuals=residuals, strict=False)
+
+
+def _named(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a reference that a user would name: what has its default value is left out."""
+    return {name: options[name] for name, value in _DEFAULTS.items() if options[name] != value}
 
 
 SUBJECTS: dict[str, Callable[[Any], Target]] = {

@@ -122,6 +122,24 @@ def compare(
     )
 
 
+def saved_of_unseen(truth: oracle.Truth, output: str, got: np.ndarray) -> Verdict:
+    """Holds a row statistic, of the truth's shape, where rows see no key: l = 0 and m = -inf."""
+    expected = truth.value(output)
+    wrong = ~truth.rows & (got != expected)
+    if not wrong.any():
+        return Verdict(output)
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return Verdict(
+        output,
+        f"must say that a row sees no key, and does not in {int(wrong.sum())} rows",
+        index,
+        got=float(got[index]),
+        expected=float(expected[index]),
+        bound=0.0,
+        ratio=math.inf,
+    )
+
+
 def raised(error: BaseException, during: str) -> Verdict:
     """The verdict on a call that had to be accepted and raised instead."""
     text = " ".join(str(error).split())

@@ -165,6 +165,21 @@ def test_row_that_sees_nothing_is_judged_as_the_target_claims() -> None:
     assert checks.gradients(HIDDEN, anything, "interpret").failure is None
 
 
+def test_of_a_row_that_sees_nothing_the_kernel_must_save_so() -> None:
+    def residuals(l_there: float, *args: Any, **options: Any) -> tuple[jax.Array, ...]:
+        o, l, m = attend(*args, **options)
+        return o, jnp.where(l > 0, l, l_there), jnp.where(l > 0, m, -jnp.inf)
+
+    described = functools.partial(residuals, 0.0)
+    assert checks.outputs(HIDDEN, RIGHT, "interpret").failure is None
+    strict = dataclasses.replace(RIGHT, strict=True)
+    assert _failure(checks.outputs(HIDDEN, strict, "interpret")).output == "m"
+    strict = dataclasses.replace(strict, residuals=described)
+    assert checks.outputs(HIDDEN, strict, "interpret").failure is None
+    strict = dataclasses.replace(strict, residuals=functools.partial(residuals, 1.0))
+    assert _failure(checks.outputs(HIDDEN, strict, "interpret")).output == "l"
+
+
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["o", "l", "m"])
 def test_wrong_residual_fails(which: int) -> None:
     def residuals(*args: Any, **options: Any) -> tuple[jax.Array, ...]:

@@ -78,8 +78,8 @@ def hidden_bias(calls: Calls) -> None:
 
 @invariance
 def padding(calls: Calls) -> None:
-    """f does not depend on what the kernel pads keys with to fill their last block: the largest
-    bfloat16 in k, v and ab, and 1 in segment ids, do as well as zeros.
+    """f does not depend on what the kernel pads k and v with to fill their last block: the largest
+    bfloat16 does as well as zeros.
 
     Of the kernel of this project, which pads by `jnp.pad` and masks the tail by its position. What
     another target pads, and how it masks that, is its own affair.
