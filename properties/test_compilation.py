@@ -35,7 +35,7 @@ def _compiled_for(generations: Sequence[str], **parameters: Any) -> dict[str, An
     data=st.data(),
     forward=st.booleans(),
     x64=st.booleans(),
-    precision=st.sampled_from(PRECISIONS),
+    precision=st.sampled_from(list(PRECISIONS)),
 )
 def test_drawn_case_compiles(
     run: Run, data: st.DataObject, forward: bool, x64: bool, precision: str

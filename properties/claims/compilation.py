@@ -3,10 +3,12 @@
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.export
+from jax import lax
 
 from properties import engines
 from properties.cases import records
@@ -17,7 +19,17 @@ from properties.judging.result import REFUSALS, Result
 from properties.judging.targets import Target
 from properties.judging.verdict import Verdict, raised
 
-PRECISIONS = ("default", "high", "highest", "bfloat16", "tensorfloat32", "float32")
+PRECISIONS = {
+    "default": lax.Precision.DEFAULT,
+    "high": lax.Precision.HIGH,
+    "highest": lax.Precision.HIGHEST,
+    "bfloat16": lax.Precision.DEFAULT,
+    "tensorfloat32": lax.Precision.HIGH,
+    "float32": lax.Precision.HIGHEST,
+}
+"""What `jax.default_matmul_precision` may be told, and the least precision that it asks for."""
+
+_FROM_LOWEST = tuple(lax.Precision)
 
 DESIGNATED: dict[str, tuple[Case, str]] = {
     # Several of the largest default tiles, and of the next smaller ones, each with a tail.
@@ -48,9 +60,11 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
 
     Compiled is the program that the gradients property runs, or the outputs property where the
     blocks are for the forward alone or `parameters["forward"]` says so: what `--mode tpu` would
-    run, traced where the generation is known. Its kernels hold no float64, it asks no host, two
-    traces of it lower to the same text, and `jax.export` gives it away and takes it back.
-    Blocks that are chosen for the caller always compile; a target that is not held to the whole
+    run, traced where the generation is known. Its kernels hold no float64, those of float32 compute
+    with the matmul precision asked for, it asks no host, two traces of it lower to the same text,
+    and `jax.export` gives it away and takes it back.
+    Blocks that are chosen for the caller always compile, those too that `BlockSizes.get_default`
+    gives, which `parameters["get_default"]` (bool) asks for; a target that is not held to the whole
     contract may need more memory than there is, which is counted as refused. Of explicit blocks
     whose `parameters["too_large"]` lists fields, the compiler says that they do not fit its memory,
     and its message holds the names and values of these fields.
@@ -66,6 +80,14 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
     of = () if forward else differentiated(case, target)
     if too_large and not target.strict:
         result.skipped = "only the contract of the kernel names blocks that are too large"
+    if records.boolean(case.parameters.get("get_default", False), "parameters.get_default"):
+        try:
+            case = replace(case, block_sizes=target.default_blocks(case))
+        except Exception as error:
+            result.verdicts.append(raised(error, "get_default"))
+            return result
+        if case.block_sizes is None:
+            result.skipped = "the target's BlockSizes has no get_default"
     if result.skipped:
         return result
     with _settings(case):
@@ -83,6 +105,8 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
             return result
         try:
             result.verdicts += map(_in_32_bits, traced)
+            if target.strict and case.dtype == "float32":
+                result.verdicts += (_as_precise(case, program) for program in traced)
             if result.failure is not None:
                 return result
             result.verdicts += _lowered(traced[0], again, generations[0], target)
@@ -207,6 +231,23 @@ def _in_32_bits(program: Any) -> Verdict:
                 if getattr(aval, "shape", ()) and aval.dtype.itemsize > 4:
                     wide = f"{aval.dtype.name}{list(aval.shape)}"
                     return Verdict("lowered", f"a kernel computes with {wide}")
+    return Verdict("lowered")
+
+
+def _as_precise(case: Case, program: Any) -> Verdict:
+    """The verdict on the products of kernels whose operands are all float32: none reads them with
+    less precision than the caller asks jax for. No engine on a CPU rounds them, so only a TPU would
+    show it in results.
+    """
+    name = case.parameters.get("precision", "default")
+    least = _FROM_LOWEST.index(PRECISIONS[name])
+    for kernel in engines.kernels(program.jaxpr):
+        for equation in engines.equations(kernel.params["jaxpr"]):
+            if equation.primitive.name == "dot_general":
+                read_with = equation.params["precision"] or _FROM_LOWEST[:1]
+                if min(map(_FROM_LOWEST.index, read_with)) < least:
+                    found = read_with[0].name.lower()
+                    return Verdict("lowered", f"a product is of {found} precision, not {name}")
     return Verdict("lowered")
 
 

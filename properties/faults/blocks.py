@@ -237,6 +237,10 @@ FAULTS: dict[str, Fault] = {
         *("blocks", "next(b for b in (512, 384, 256, LANES) if kv_len % b == 0)"),
         "min(kv_len, 512)",
     ),
+    "default_blocks_of_wide_heads_too_large": fault(
+        "BlockSizes.get_default gives blocks that no memory holds where head_dim is large",
+        *("blocks", "if d_model > 256:", "if d_model > 2048:"),
+    ),
     "vmap_mixes_batch_rows": fault(
         "under vmap an array that is not mapped is repeated in another order than it is read",
         *("differentiation", "array = jnp.broadcast_to(array, (axis_size, *array.shape))"),

@@ -77,6 +77,10 @@ FAULTS: dict[str, Fault] = {
         *("tile", "ZERO = np.int32(0)", "ZERO = 0"),
         source="jax-ml/jax#23988",
     ),
+    "matmul_precision_is_the_lowest": fault(
+        "products of float32 ignore jax.default_matmul_precision",
+        *("tile", "    if a.dtype == jnp.bfloat16:", "    if a.dtype != jnp.int8:"),
+    ),
 }
 
 # From jax 0.12 on the compiler knows every precision, and this is no fault.

@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args
 import jax
 
 import oracle
-from properties.cases.case import Case
+from properties.cases.case import BACKWARD_BLOCKS, FORWARD_BLOCKS, Blocks, Case
 
 KERNEL = "kernel:flash_attention"
 MaskedRows = Literal["zero", "any"]
@@ -100,6 +100,16 @@ class Target:
             if present and feature not in self.features:
                 return f"{self.name} does not claim {feature}"
         return None
+
+    def default_blocks(self, case: Case) -> Blocks | None:
+        """What `get_default` of its BlockSizes gives for the shape, None if it has no such."""
+        get_default = getattr(self.block_sizes, "get_default", None)
+        if get_default is None:
+            return None
+        found = get_default(case.batch, case.heads, case.q_len, case.kv_len, case.head_dim)
+        return Blocks(
+            **{name: getattr(found, name) for name in (*FORWARD_BLOCKS, *BACKWARD_BLOCKS)}
+        )
 
     def arithmetic(self, case: Case, mode: str) -> oracle.Arithmetic:
         """The arithmetic model by which this case is judged when it runs in `mode`.

@@ -13,11 +13,11 @@ import oracle
 from oracle.rounding import BFLOAT16
 from properties.cases.case import BACKWARD_BLOCKS, FORWARD_BLOCKS, Blocks, Case, CaseError, Segments
 from properties.claims.invariances.table import invariance
-from properties.judging.calls import Calls
-from properties.judging.verdict import Verdict
+from properties.judging.calls import Calls, NothingToJudge
+from properties.judging.verdict import Verdict, raised
 
 GET_DEFAULT = "get_default"
-"""The method of BlockSizes that chooses blocks, and what stands for it in parameters."""
+"""What stands in parameters for the blocks that a target's BlockSizes chooses."""
 
 
 @invariance
@@ -215,15 +215,17 @@ def _other_blocks(calls: Calls) -> Blocks | None:
 
 
 def _default_blocks(calls: Calls) -> Blocks:
-    case = calls.case
-    if not hasattr(calls.target.block_sizes, GET_DEFAULT):
+    try:
+        blocks = calls.target.default_blocks(calls.case)
+    # It is the target's, and whatever it raises is the finding.
+    except Exception as error:
+        calls.result.verdicts.append(raised(error, "get_default"))
+        raise NothingToJudge from error
+    if blocks is None:
         calls.stop("the target's BlockSizes has no get_default")
-    get_default = getattr(calls.target.block_sizes, GET_DEFAULT)
-    shape = case.batch, case.heads, case.q_len, case.kv_len, case.head_dim
-    found = get_default(*shape)
-    said = "" if found.has_backward_blocks is True else "get_default lacks backward blocks"
+    said = "" if blocks.backward else "get_default lacks backward blocks"
     calls.result.verdicts.append(Verdict("call", said))
-    return Blocks(**{name: getattr(found, name) for name in (*FORWARD_BLOCKS, *BACKWARD_BLOCKS)})
+    return blocks
 
 
 def _two_segments(case: Case, q_cut: int, kv_cut: int) -> Segments:
