@@ -140,6 +140,7 @@ def _all_of(of: _Tier) -> Iterator[Trial]:
     for case in gradients[: of.reference]:
         plain = replace(case, block_sizes=None)
         yield Trial("mha_reference", "gradients", plain)
+        yield Trial("mha_reference_bwd", "gradients", plain)
         # What jax makes of its derivative rounds as no bound here declares.
         yield Trial("mha_reference_no_custom_vjp", "outputs", replace(plain, parameters={}))
 
