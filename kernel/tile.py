@@ -28,6 +28,7 @@ from kernel.steps import Grid, Part
 HIDDEN = -np.inf
 # For index maps: under jax_enable_x64 a Python 0 is a 64-bit integer, and a TPU has none.
 ZERO = np.int32(0)
+_SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 _CONFIG: Any = jax.config  # its options are not in its type
 
 
@@ -62,10 +63,11 @@ class Call:
         """Whether sm_scale waits for the exponent, where it costs nothing, or logits are scaled.
 
         The exponent is (s - m) · sm_scale · log2(e), and the last two are one constant. That needs
-        a scale above 0, for the order of the logits to be theirs; and not above 1, because a bias
-        so low that scaling takes it to -inf hides its key.
+        a scale above 0, for the order of the logits to be theirs, and one that is no subnormal: a
+        TPU takes that for 0, and -inf times 0 is nan. And not above 1, because a bias so low that
+        scaling takes it to -inf hides its key.
         """
-        return 0.0 < self.sm_scale <= 1.0
+        return _SMALLEST_NORMAL <= self.sm_scale <= 1.0
 
     @property
     def base_2_rate(self) -> np.float32:

@@ -59,6 +59,7 @@ MOST_NUMBERS = 200_000
 """Most numbers in q and k together, which take time to make where one of the lengths is short."""
 
 TINY_SCALE = 2.0**-20
+VANISHING_SCALE = 2.0**-160
 
 SEEDS = range(2**16)
 
@@ -161,9 +162,9 @@ def usual_scale(head_dim: int) -> float:
 
 
 def scales(head_dim: int) -> list[float]:
-    """1, the usual one, odd, odd above 1, negative (twice), zero, tiny."""
+    """1, the usual one, odd, odd above 1, negative (twice), zero, tiny, and 0 in float32."""
     usual = usual_scale(head_dim)
-    listed = [1.0, usual, 0.3, 1.7, -usual, -1.3, 0.0, TINY_SCALE]
+    listed = [1.0, usual, 0.3, 1.7, -usual, -1.3, 0.0, TINY_SCALE, VANISHING_SCALE]
     return list(dict.fromkeys(listed))
 
 

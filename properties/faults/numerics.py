@@ -6,7 +6,7 @@ from properties.faults.planting import Edit
 _PRODUCT = "s = matmul(refs.k[keys, :], q, (1, 1))"
 _BIAS = "        s += ab\n"
 _SCALING = "    if not call.scales_exponent:\n        s *= np.float32(call.sm_scale)\n"
-_FOLDS = "return 0.0 < self.sm_scale <= 1.0"
+_FOLDS = "return _SMALLEST_NORMAL <= self.sm_scale <= 1.0"
 _RATE = "math.log2(math.e) * (self.sm_scale if self.scales_exponent else 1.0)"
 _MAXIMUM = "m = lax.max(over_keys(lax.reduce_max, s), _LOWEST if before is None else before.m)"
 _WEIGHTS = "p = lax.exp2((s - m) * rate)"
@@ -25,6 +25,10 @@ def _rounded(module: str, says: str, old: str, of: str) -> Fault:
 
 
 FAULTS: dict[str, Fault] = {
+    "scale_that_vanishes_waits_for_exponent": fault(
+        "a scale that float32 takes for 0 is multiplied with the -inf of hidden logits",
+        *("tile", _FOLDS, "return 0.0 < self.sm_scale <= 1.0"),
+    ),
     "bias_after_scale": Fault(
         "the bias is added to logits that are scaled already",
         (
@@ -54,11 +58,11 @@ FAULTS: dict[str, Fault] = {
     ),
     "negative_scale_in_the_exponent": fault(
         "a scale below 0 waits for the exponent: weights are relative to the smallest logit",
-        *("tile", _FOLDS, "return 0.0 != self.sm_scale <= 1.0"),
+        *("tile", _FOLDS, "return self.sm_scale <= 1.0 and self.sm_scale != 0.0"),
     ),
     "large_scale_in_the_exponent": fault(
         "a scale above 1 waits for the exponent: a bias that it takes to -inf hides nothing",
-        *("tile", _FOLDS, "return 0.0 < self.sm_scale"),
+        *("tile", _FOLDS, "return _SMALLEST_NORMAL <= self.sm_scale"),
     ),
     "scale_without_sign": fault(
         "the sign of the scale is lost",

@@ -187,7 +187,7 @@ class _Tiles:
             bias = ab[..., keys].astype(jnp.float32)
             visible = visible & (bias != -jnp.inf)
             s = s + bias
-        s = s * np.float32(self.sm_scale * (_LOG2_E if self.way.base_two else 1.0))
+        s = s * np.float32(float(self.sm_scale) * (_LOG2_E if self.way.base_two else 1.0))
         if self.segment_ids is not None:
             of_query, of_key = self.segment_ids.q, self.segment_ids.kv
             visible = visible & (of_query[:, None, :, None] == of_key[:, None, None, keys])
