@@ -30,8 +30,8 @@ def choose_blocks(
     head_dim: int,
     itemsize: int,
     *,
-    bias: bool = False,
-    vmem_bytes: int | None = None,
+    bias: bool,
+    vmem_bytes: int | None,
 ) -> BlockSizes:
     """The blocks of a call with `block_sizes=None`, in whole lanes; they need not divide kv_len.
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from properties.cases.case import DTYPES, Bias, Blocks, Case
-from properties.claims.compilation import DESIGNATED, PRECISIONS
+from properties.claims.compilation import DESIGNATED, LEAST_MEMORY, PRECISIONS, TIGHT
 from properties.drawing import space, strategies
 from properties.session.run import Run
 
@@ -124,9 +124,16 @@ def _too_large(q_len: int, head_dim: int, *fields: str) -> Case:
     )
 
 
+@pytest.mark.parametrize("name", TIGHT)
+def test_default_blocks_fit_little_memory(run: Run, name: str) -> None:
+    case = TIGHT[name]
+    bias = case.bias if run.target.restrictions["bias"] else None
+    parameters = _compiled_for([LEAST_MEMORY]) | dict(case.parameters)
+    run.check("compilation", replace(case, bias=bias, parameters=parameters))
+
+
 # For the TPU with the least memory, which is exhausted soonest: what is judged is the name of the
 # kernel, and that is the same for all.
-_TOO_LARGE_FOR = "v4"
 _TOO_LARGE = {
     "forward": _too_large(4096, 256, "block_q"),
     "backward": _too_large(4096, 256, "block_q_major_dkv", "block_q_dkv"),
@@ -137,5 +144,5 @@ _TOO_LARGE = {
 @pytest.mark.parametrize("kernel", list(_TOO_LARGE)[: 1 if _CASES < 100 else None])
 def test_too_large_blocks_are_named(run: Run, kernel: str) -> None:
     case = _TOO_LARGE[kernel]
-    parameters = _compiled_for([_TOO_LARGE_FOR], **case.parameters)
+    parameters = _compiled_for([LEAST_MEMORY], **case.parameters)
     run.check("compilation", replace(case, parameters=parameters))

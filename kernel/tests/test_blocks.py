@@ -20,13 +20,16 @@ def test_default_blocks_fit_their_shape(q_len, kv_len, head_dim):
 
 @pytest.mark.parametrize("kv_len", LENGTHS)
 def test_chosen_blocks_are_whole_lanes_and_waste_less_than_a_block(kv_len):
-    blocks = choose_blocks(64, kv_len, 128, 2)
+    blocks = choose_blocks(64, kv_len, 128, 2, bias=False, vmem_bytes=None)
     assert blocks.block_k % 128 == 0
     assert blocks.block_k < kv_len + 128
 
 
 def test_larger_heads_get_smaller_blocks():
-    sizes = [choose_blocks(8192, 8192, head_dim, 4).block_k for head_dim in (64, 256, 1024)]
+    sizes = [
+        choose_blocks(8192, 8192, head_dim, 4, bias=False, vmem_bytes=None).block_k
+        for head_dim in (64, 256, 1024)
+    ]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > sizes[-1] >= 128
 

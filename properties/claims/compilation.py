@@ -45,6 +45,33 @@ DESIGNATED: dict[str, tuple[Case, str]] = {
 }
 """Cases that must compile though they are rarely drawn, and the precision of each."""
 
+LEAST_MEMORY = "v4"
+"""The TPU with the least on-chip memory for a kernel."""
+
+_BIAS = Bias("float32", "normal")
+_GET_DEFAULT = {"get_default": True}
+TIGHT: dict[str, Case] = {
+    "long, with a bias": Case(1, 1, 1024, 1024, 64, "bfloat16", bias=_BIAS),
+    "long, one key": Case(1, 1, 3000, 1, 64, "bfloat16"),
+    "wide, few queries": Case(1, 1, 16, 600, 1000, bias=_BIAS),
+    "wide, few queries, bfloat16": Case(1, 1, 16, 1024, 1000, "bfloat16", bias=_BIAS),
+    "wide, one key": Case(1, 1, 2048, 1, 1000),
+    "wide, one key, bfloat16": Case(1, 1, 3000, 1, 1000, "bfloat16"),
+    "wide, one key, more memory": Case(1, 1, 3000, 1, 1000, parameters={"generations": ["v5p"]}),
+    "wide and long": Case(1, 1, 2048, 1040, 1000, "bfloat16"),
+    "get_default, long": Case(1, 1, 8192, 8192, 64, parameters=_GET_DEFAULT),
+    "get_default, wide": Case(1, 1, 8192, 8192, 257, bias=_BIAS, parameters=_GET_DEFAULT),
+    # Whole tiles that sizes beside 256, 384 and 512 divide, which are no blocks.
+    **{
+        f"get_default, {tiles} tiles": Case(
+            *(1, 1, 8, 128 * tiles, 8), parameters=_GET_DEFAULT | {"forward": True}
+        )
+        for tiles in (257, 383, 385, 511, 513)
+    },
+}
+"""Shapes for which other blocks than the default ones, or those of `get_default`, would not fit the
+least memory (or what a parameter names), or not be whole tiles."""
+
 # What a host is asked through while a TPU computes.
 _HOST = re.compile(
     r"stablehlo\.(?:send|recv|infeed|outfeed)\b|custom_call @\"?[\w.]*callback[\w.]*"

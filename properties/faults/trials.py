@@ -131,6 +131,9 @@ def _all_of(of: _Tier) -> Iterator[Trial]:
             parameters = {"generations": ["v5e"], "precision": precision}
             if name != "largest":  # a quarter of a minute for every mutant that it does not kill
                 yield Trial("flash_attention", "compilation", replace(case, parameters=parameters))
+        for case in compilation.TIGHT.values():
+            parameters = {"generations": [compilation.LEAST_MEMORY], **case.parameters}
+            yield Trial("flash_attention", "compilation", replace(case, parameters=parameters))
     # The references are judged by what they give.
     yield from (
         trial
