@@ -20,6 +20,8 @@ RESULTS = pathlib.Path(__file__).with_name("mutants.jsonl")
 EQUIVALENTS = pathlib.Path(__file__).with_name("equivalents.toml")
 
 _SHOWN = 160
+# Left out of messages, which are for any checkout.
+_HERE = pathlib.Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Result:
             mutant.operator,
             mutant.change,
             outcome.killed_by,
-            outcome.message[:_SHOWN],
+            outcome.message.replace(f"{_HERE}/", "")[:_SHOWN],
             tiers,
             outcome.trials + (before.trials if before else 0),
             round(outcome.cpu_seconds + (before.cpu_seconds if before else 0), 2),
