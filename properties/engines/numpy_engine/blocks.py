@@ -1,7 +1,8 @@
 """The block buffers between main memory and a kernel.
 
 As on a TPU: an input block is fetched, an output block is written back when the index map moves
-on, and never fetched. What no index map covers, and what hangs over an array's edge, is poison.
+on, and never fetched. What no index map covers, and what hangs over an array's edge, is poison; of
+integers it is what stands at the edge, since an id that is nobody's would be no danger.
 """
 
 from typing import Any
@@ -78,6 +79,9 @@ class InputBlocks(Blocks):
 
     def _fetched(self, part: np.ndarray) -> np.ndarray:
         if part.shape != self.lengths:
+            if np.issubdtype(part.dtype, np.integer):
+                missing = zip(self.lengths, part.shape, strict=True)
+                return np.pad(part, [(0, length - there) for length, there in missing], "edge")
             block = poison(self.lengths, self.window.dtype)
             block[tuple(map(slice, part.shape))] = part
             return block
