@@ -113,8 +113,8 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
         except Exception as error:
             result.verdicts.append(raised(error, "get_default"))
             return result
-        if case.block_sizes is None:
-            result.skipped = "the target's BlockSizes has no get_default"
+        nowhere = "the target's BlockSizes has no get_default"
+        result.skipped = nowhere if case.block_sizes is None else target.unclaimed(case) or ""
     if result.skipped:
         return result
     with _settings(case):

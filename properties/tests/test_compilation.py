@@ -143,6 +143,8 @@ def test_what_get_default_gives_is_compiled():
     assert message(failing) == "get_default raised KeyError: 'shape'"
     without = compiled(case, replace(KERNEL, block_sizes=Without))
     assert without.skipped == "the target's BlockSizes has no get_default"
+    unclaimed = compiled(case, replace(KERNEL, features=KERNEL.features - {"block_sizes"}))
+    assert unclaimed.skipped == "kernel:flash_attention does not claim block_sizes"
 
 
 def test_kernel_that_the_compiler_refuses_fails():
