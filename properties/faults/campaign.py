@@ -33,8 +33,9 @@ class Campaign:
     def run(self, tiers: int) -> None:
         """Tries what is not settled, tier by tier, so that most is known soon.
 
-        Killed is killed, as long as the code is the same.  What is explained is put to one tier
-        only.  What has survived every tier begins again: the suite may have become better.
+        Killed is killed, as long as the code is the same; a change of another module may let it
+        live, which a new file of results would tell.  What is explained is put to one tier only.
+        What has survived every tier begins again: the suite may have become better.
         """
         pending = [mutant for mutant in self.mutants if not self._settled(mutant)]
         again = {mutant.key for mutant in pending if self._tiers(mutant) >= tiers}
