@@ -100,21 +100,24 @@ def compilation(case: Case, target: Target, mode: str) -> Result:
     names while the call is traced and compiled. No array is made, so that shapes may be of any
     size, and nothing is run, whatever `mode` is.
     """
-    result = Result("compilation", case, mode, skipped=target.unclaimed(case) or "")
+    result = Result("compilation", case, mode)
+    if records.boolean(case.parameters.get("get_default", False), "parameters.get_default"):
+        try:
+            case = replace(case, block_sizes=target.default_blocks(case))
+        # It is the target's, and whatever it raises is the finding.
+        except Exception as error:
+            result.verdicts.append(raised(error, "get_default"))
+            return result
+        if case.block_sizes is None:
+            result.skipped = "the target's BlockSizes has no get_default"
+            return result
     generations = _generations(case)
     too_large = _too_large(case)
     forward = records.boolean(case.parameters.get("forward", False), "parameters.forward")
     of = () if forward else differentiated(case, target)
+    result.skipped = target.unclaimed(case) or ""
     if too_large and not target.strict:
         result.skipped = "only the contract of the kernel names blocks that are too large"
-    if records.boolean(case.parameters.get("get_default", False), "parameters.get_default"):
-        try:
-            case = replace(case, block_sizes=target.default_blocks(case))
-        except Exception as error:
-            result.verdicts.append(raised(error, "get_default"))
-            return result
-        nowhere = "the target's BlockSizes has no get_default"
-        result.skipped = nowhere if case.block_sizes is None else target.unclaimed(case) or ""
     if result.skipped:
         return result
     with _settings(case):
